@@ -1,0 +1,94 @@
+//! Gives orders to the control program through `BPF_PROG_TEST_RUN`.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use anyhow::{Result, bail};
+use enginetap_ebpf::abi::control::{Order, Sent, answer, order};
+use enginetap_ebpf::abi::flow::FlowKey;
+
+const BPF_PROG_TEST_RUN: libc::c_long = 10;
+/// An Ethernet header with a protocol of no meaning; the kernel wants one before the payload.
+const ETHERNET: [u8; 14] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x88, 0xb5];
+
+/// The fields of `union bpf_attr` for a test run.
+#[repr(C)]
+#[derive(Default)]
+struct TestRun {
+    prog_fd: u32,
+    retval: u32,
+    data_size_in: u32,
+    data_size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    ctx_size_in: u32,
+    ctx_size_out: u32,
+    ctx_in: u64,
+    ctx_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch_size: u32,
+    pad: u32,
+}
+
+/// The control program.
+pub struct Control {
+    program: OwnedFd,
+}
+
+impl Control {
+    /// Wraps the loaded program.
+    pub fn new(program: OwnedFd) -> Control {
+        Control { program }
+    }
+
+    /// Makes a flow for a connection older than the tap. True when there was none yet.
+    pub fn adopt(&self, key: &FlowKey, workload: u32) -> Result<bool> {
+        Ok(self.give(order::ADOPT, workload, 0, key)? == answer::DONE)
+    }
+
+    /// Ends what is open on a flow and forgets it. `closer` says who closed, unless that is known.
+    /// False when a lock was held: try again.
+    pub fn settle(&self, key: &FlowKey, flow: u64, closer: u64) -> Result<bool> {
+        Ok(self.give(order::SETTLE, closer as u32, flow, key)? != answer::BUSY)
+    }
+
+    /// Forgets a flow that was never confirmed.
+    pub fn drop_unconfirmed(&self, key: &FlowKey, flow: u64) -> Result<bool> {
+        Ok(self.give(order::DROP, 0, flow, key)? == answer::DONE)
+    }
+
+    fn give(&self, what: u32, argument: u32, flow: u64, key: &FlowKey) -> Result<i64> {
+        let sent = Sent { order: Order { what, argument, flow, pad: 0 }, key: *key };
+        let mut packet = [0u8; 14 + size_of::<Sent>()];
+        packet[..14].copy_from_slice(&ETHERNET);
+        // SAFETY: `Sent` is plain data without padding.
+        let bytes = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(&sent).cast::<u8>(), size_of::<Sent>()) };
+        packet[14..].copy_from_slice(bytes);
+        let mut attr = TestRun {
+            prog_fd: self.program.as_raw_fd() as u32,
+            data_size_in: packet.len() as u32,
+            data_in: packet.as_ptr() as u64,
+            repeat: 1,
+            ..TestRun::default()
+        };
+        // SAFETY: `attr` describes `packet`, and both live through the call.
+        let r = unsafe {
+            libc::syscall(
+                libc::SYS_bpf,
+                BPF_PROG_TEST_RUN,
+                std::ptr::from_mut(&mut attr),
+                size_of::<TestRun>() as libc::c_long,
+            )
+        };
+        if r != 0 {
+            bail!("the control program could not be run (BPF_PROG_TEST_RUN): {}", std::io::Error::last_os_error());
+        }
+        let answer = attr.retval as i64;
+        if answer == answer::REJECTED {
+            bail!("the control program could not read an order");
+        }
+        Ok(answer)
+    }
+}

@@ -1,0 +1,187 @@
+//! Typed access to the maps.
+
+use anyhow::{Context, Result};
+use aya::Ebpf;
+use aya::maps::{Array, HashMap, IterableMap, MapData, MapError, PerCpuArray};
+use enginetap_ebpf::abi::counters::{LOST_CELLS, STATUS_CLASSES, STREAMING, Workload, outcome};
+use enginetap_ebpf::abi::flow::{Flow, FlowKey};
+use enginetap_ebpf::abi::listener::{Listener, ListenerKey, Ports};
+use enginetap_ebpf::abi::process::{Process, ProcessKey};
+use enginetap_ebpf::abi::record::told;
+
+/// The maps the agent reads and writes.
+pub struct Tables {
+    flows: HashMap<MapData, FlowKey, Flow>,
+    listeners: HashMap<MapData, ListenerKey, Listener>,
+    ports: Array<MapData, Ports>,
+    work: Array<MapData, Workload>,
+    lost: Array<MapData, u64>,
+    procs: HashMap<MapData, ProcessKey, Process>,
+    told: Array<MapData, u64>,
+    events_lost: PerCpuArray<MapData, u64>,
+    flows_dropped: PerCpuArray<MapData, u64>,
+    unparsed: PerCpuArray<MapData, u64>,
+}
+
+fn take(ebpf: &mut Ebpf, name: &str) -> Result<aya::maps::Map> {
+    ebpf.take_map(name).with_context(|| format!("the object has no map {name}"))
+}
+
+impl Tables {
+    /// Takes the maps out of the object.
+    pub fn take(ebpf: &mut Ebpf) -> Result<Tables> {
+        Ok(Tables {
+            flows: take(ebpf, "FLOWS")?.try_into()?,
+            listeners: take(ebpf, "LISTENERS")?.try_into()?,
+            ports: take(ebpf, "PORTS")?.try_into()?,
+            work: take(ebpf, "WORK")?.try_into()?,
+            lost: take(ebpf, "LOST")?.try_into()?,
+            procs: take(ebpf, "PROCS")?.try_into()?,
+            told: take(ebpf, "TOLD")?.try_into()?,
+            events_lost: take(ebpf, "EVENTS_LOST")?.try_into()?,
+            flows_dropped: take(ebpf, "FLOWS_DROPPED")?.try_into()?,
+            unparsed: take(ebpf, "UNPARSED")?.try_into()?,
+        })
+    }
+
+    /// Bytes that the kernel accounts to each map, as `/proc/self/fdinfo` says.
+    pub fn memory(&self) -> Vec<(&'static str, u64)> {
+        use std::os::fd::{AsFd, AsRawFd};
+        let of = |name, fd: std::os::fd::BorrowedFd<'_>| {
+            let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
+            let line = text.lines().find_map(|l| l.strip_prefix("memlock:"))?;
+            Some((name, line.trim().parse().ok()?))
+        };
+        [
+            of("FLOWS", self.flows.map().fd().as_fd()),
+            of("LISTENERS", self.listeners.map().fd().as_fd()),
+            of("PROCS", self.procs.map().fd().as_fd()),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+
+    /// Tells the tap that enough of a stream's first events was seen.
+    pub fn tell(&mut self, flow: u64, number: u32) -> Result<()> {
+        Ok(self.told.set(flow as u32 & 0xffff, told(flow, number), 0)?)
+    }
+
+    /// One flow.
+    pub fn flow(&self, key: &FlowKey) -> Option<Box<Flow>> {
+        self.flows.get(key, 0).ok().map(Box::new)
+    }
+
+    fn flows_fd(&self) -> Result<std::os::fd::OwnedFd> {
+        use std::os::fd::AsFd;
+        Ok(self.flows.map().fd().as_fd().try_clone_to_owned()?)
+    }
+
+    /// Makes a listener known.
+    pub fn set_listener(&mut self, key: ListenerKey, value: Listener) -> Result<()> {
+        Ok(self.listeners.insert(key, value, 0)?)
+    }
+
+    /// Forgets a listener.
+    pub fn remove_listener(&mut self, key: &ListenerKey) -> Result<()> {
+        match self.listeners.remove(key) {
+            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
+            Err(MapError::SyscallError(e)) if e.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Every listener the kernel programs know.
+    pub fn listeners(&self) -> Vec<(ListenerKey, Listener)> {
+        self.listeners.iter().filter_map(Result::ok).collect()
+    }
+
+    /// A cell of the port table.
+    pub fn ports(&self, cell: u32) -> Result<Ports> {
+        Ok(self.ports.get(&cell, 0)?)
+    }
+
+    /// Writes a cell of the port table.
+    pub fn set_ports(&mut self, cell: u32, value: Ports) -> Result<()> {
+        Ok(self.ports.set(cell, value, 0)?)
+    }
+
+    /// Counters of a workload.
+    pub fn workload(&self, id: u32) -> Result<Workload> {
+        Ok(self.work.get(&id, 0)?)
+    }
+
+    /// Requests of a workload whose end record was lost: outcome, status class, streaming, total.
+    pub fn lost(&self, workload: u32) -> Result<Vec<(u32, u32, u32, u64)>> {
+        let per = outcome::COUNT * STATUS_CLASSES * STREAMING;
+        let mut found = Vec::new();
+        for i in 0..per {
+            let cell = workload * per + i;
+            if cell >= LOST_CELLS {
+                break;
+            }
+            let n = self.lost.get(&cell, 0)?;
+            if n > 0 {
+                found.push((i / (STATUS_CLASSES * STREAMING), i / STREAMING % STATUS_CLASSES, i % STREAMING, n));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Every process that read from a watched connection.
+    pub fn processes(&self) -> Vec<(ProcessKey, Process)> {
+        self.procs.iter().filter_map(Result::ok).collect()
+    }
+
+    /// Forgets a process that has exited and owns no flow.
+    pub fn remove_process(&mut self, key: &ProcessKey) {
+        // An entry that is gone already is what was wanted.
+        let _ = self.procs.remove(key);
+    }
+
+    /// A node-wide counter array, summed over CPUs, in the order of its reasons.
+    pub fn reasons(&self, which: Reasons, names: &'static [&'static str]) -> Vec<(&'static str, u64)> {
+        let map = match which {
+            Reasons::EventsLost => &self.events_lost,
+            Reasons::FlowsDropped => &self.flows_dropped,
+            Reasons::Unparsed => &self.unparsed,
+        };
+        let sum = |i: usize| map.get(&(i as u32), 0).map(|v| v.iter().sum()).unwrap_or(0);
+        names.iter().enumerate().map(|(i, name)| (*name, sum(i))).collect()
+    }
+}
+
+/// Node-wide counter arrays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reasons {
+    /// `counters::lost`.
+    EventsLost,
+    /// `counters::dropped`.
+    FlowsDropped,
+    /// `counters::unparsed`.
+    Unparsed,
+}
+
+/// A second handle to the flow table, for the slow clock.
+pub struct FlowsView {
+    flows: HashMap<MapData, FlowKey, Flow>,
+}
+
+impl FlowsView {
+    /// Opens it.
+    pub fn of(tables: &Tables) -> Result<FlowsView> {
+        let fd = tables.flows_fd()?;
+        let data = MapData::from_fd(fd)?;
+        Ok(FlowsView { flows: aya::maps::Map::HashMap(data).try_into()? })
+    }
+
+    /// Calls `visit` for every flow. The table may change meanwhile.
+    pub fn each(&self, mut visit: impl FnMut(&FlowKey, &Flow)) {
+        let keys: Vec<FlowKey> = self.flows.keys().filter_map(Result::ok).collect();
+        for key in keys {
+            if let Ok(flow) = self.flows.get(&key, 0) {
+                visit(&key, &flow);
+            }
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! enginetap: taps unmodified LLM engines and gateways from outside and derives exact request
+//! metrics from what crosses their sockets.
+
+pub mod bpf;
+pub mod cli;
+pub mod config;
+pub mod doctor;
+pub mod engines;
+pub mod ingest;
+pub mod metrics;
+pub mod page;
+pub mod probes;
+pub mod protocol;
+pub mod ps;
+pub mod run;
+pub mod serve;
+pub mod targets;
+pub mod vocab;
+pub mod watch;
+
+pub use run::{Agent, Shared};

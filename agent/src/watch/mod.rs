@@ -1,0 +1,541 @@
+//! Discovery: which processes are watched, in which namespaces, on which sockets. One thread that
+//! may block on `/proc` and netlink; it holds the lock of the numbers only to hand over results.
+//!
+//! A namespace is tapped when it holds a watched process or, while recognition from traffic is on,
+//! any listening TCP socket. The order on the way in is fixed: tap, make listeners known, then take
+//! up the connections that are older, so that none falls between.
+
+mod decide;
+pub mod inventory;
+mod space;
+mod sweep;
+
+use std::collections::{BTreeMap, HashSet};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result};
+use enginetap_ebpf::abi::counters::WORKLOADS;
+use enginetap_ebpf::abi::flow::FlowKey;
+use enginetap_ebpf::abi::listener::{Listener, ListenerKey, mode};
+use enginetap_ebpf::abi::record::{Life, Listen, life};
+
+use crate::bpf::tables::FlowsView;
+use crate::config::{Settings, Switch};
+use crate::engines;
+use crate::ingest::{Ingest, News, reaches};
+use crate::metrics::input::{Aspect, CoverageRow, CoverageState};
+use crate::targets::netns::{self, NetnsId};
+use crate::targets::proc::{self, Process, ProcessKey};
+use crate::targets::scan::{ScanOptions, ScanResult, scan};
+use crate::targets::sockdiag::{self, Endpoint, TcpSocket};
+use crate::targets::workload;
+use crate::vocab::{Engine, Identity, Role, WorkloadId};
+use decide::{Decision, decide};
+use inventory::{Inventory, WatchedProcess};
+use space::Space;
+
+const RESCAN: Duration = Duration::from_secs(10);
+const TURN: Duration = Duration::from_millis(500);
+
+/// Shared with the endpoints.
+pub type Shared<T> = Arc<Mutex<T>>;
+
+/// Takes a lock; a thread that died with it held leaves data that is still consistent enough to
+/// count with.
+pub fn hold<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// What is known of a listener.
+#[derive(Clone, Debug)]
+struct Known {
+    workload: Option<WorkloadId>,
+    owner: Option<ProcessKey>,
+    mode: u32,
+}
+
+/// See the module.
+pub struct Watcher {
+    settings: Settings,
+    ingest: Shared<Ingest>,
+    inventory: Shared<Inventory>,
+    program: OwnedFd,
+    flows: FlowsView,
+    news: Receiver<News>,
+    spaces: BTreeMap<u32, Space>,
+    listeners: BTreeMap<ListenerKey, Known>,
+    /// Addresses of watched listeners' clients that are nginx or Envoy.
+    fronts: HashSet<ProcessKey>,
+    own_pid: u32,
+    owner_works: bool,
+    scanned: Instant,
+    swept: Instant,
+    checked: Instant,
+    said: HashSet<String>,
+}
+
+/// What the watcher is built from.
+pub struct Parts {
+    /// What the run goes by.
+    pub settings: Settings,
+    /// The numbers.
+    pub ingest: Shared<Ingest>,
+    /// What is watched.
+    pub inventory: Shared<Inventory>,
+    /// The tap's program.
+    pub program: OwnedFd,
+    /// The flow table.
+    pub flows: FlowsView,
+    /// News from the kernel programs.
+    pub news: Receiver<News>,
+    /// Whether the hook that names readers works.
+    pub owner_works: bool,
+}
+
+fn endpoint_key(netns: u32, at: &Endpoint) -> ListenerKey {
+    ListenerKey { netns, port: at.port, pad: 0, addr: words(&at.ip) }
+}
+
+fn words(ip: &[u8; 16]) -> [u32; 4] {
+    let mut out = [0; 4];
+    for (word, bytes) in out.iter_mut().zip(ip.chunks_exact(4)) {
+        *word = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    }
+    out
+}
+
+/// The address of a key.
+fn address(key: &ListenerKey) -> SocketAddr {
+    let mut ip = [0u8; 16];
+    for (bytes, word) in ip.chunks_exact_mut(4).zip(key.addr) {
+        bytes.copy_from_slice(&word.to_ne_bytes());
+    }
+    SocketAddr::new(Endpoint { ip, port: key.port }.ip_addr(), key.port)
+}
+
+fn flow_key(netns: u32, socket: &TcpSocket) -> FlowKey {
+    FlowKey {
+        netns,
+        server_port: socket.local.port,
+        client_port: socket.remote.port,
+        server: words(&socket.local.ip),
+        client: words(&socket.remote.ip),
+    }
+}
+
+fn now_unix() -> f64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
+}
+
+impl Watcher {
+    /// Joins the parts.
+    pub fn new(parts: Parts) -> Watcher {
+        let now = Instant::now();
+        Watcher {
+            settings: parts.settings,
+            ingest: parts.ingest,
+            inventory: parts.inventory,
+            program: parts.program,
+            flows: parts.flows,
+            news: parts.news,
+            spaces: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            fronts: HashSet::new(),
+            own_pid: std::process::id(),
+            owner_works: parts.owner_works,
+            scanned: now,
+            swept: now,
+            checked: now,
+            said: HashSet::new(),
+        }
+    }
+
+    /// Watches until the other side of the news is gone or `stop` says so.
+    pub fn run(mut self, stop: &std::sync::atomic::AtomicBool) {
+        self.rescan();
+        hold(&self.inventory).ready = true;
+        while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+            match self.news.recv_timeout(TURN) {
+                Ok(news) => self.hear(news),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            self.refresh_devices();
+            if self.scanned.elapsed() >= RESCAN {
+                self.rescan();
+            }
+            self.sweep();
+        }
+    }
+
+    fn hear(&mut self, news: News) {
+        match news {
+            News::Listen(l) => self.listen(&l),
+            News::Life(l) => self.life(&l),
+            News::Answers { flow, hint } => self.answers(&flow, hint),
+        }
+    }
+
+    /// Says something once.
+    fn say(&mut self, what: String) {
+        if self.said.len() < 1000 && self.said.insert(what.clone()) {
+            tracing::warn!("{what}");
+        }
+    }
+
+    fn rescan(&mut self) {
+        self.scanned = Instant::now();
+        let options =
+            ScanOptions { proc_root: self.settings.proc_root.clone(), maps: true, connections: false };
+        let found = match scan(&options) {
+            Ok(found) => found,
+            Err(error) => {
+                self.say(format!("the scan of /proc failed: {error:#}"));
+                return;
+            }
+        };
+        for error in &found.errors {
+            tracing::debug!("scan: {error}");
+        }
+        self.find_fronts(&found);
+        let mut present = HashSet::new();
+        let mut others = BTreeMap::new();
+        for space in &found.namespaces {
+            let id = space.id.0 as u32;
+            for l in &space.listeners {
+                let key = endpoint_key(id, &l.socket.local);
+                present.insert(key);
+                let Some(owner) = l.owner else { continue };
+                if owner.tgid == self.own_pid {
+                    continue;
+                }
+                let Some(process) = found.processes.get(&owner) else { continue };
+                let ports = found.ports_of(owner);
+                let decision = self.decide(process, &ports);
+                if let Decision::Ignore { why } | Decision::Recognise { why } = &decision {
+                    others.insert(owner.tgid, (process.comm.clone(), why.clone()));
+                }
+                let by_pid = |pid: u32| proc::read_identity(&self.settings.proc_root, pid).ok();
+                let name = workload::name_in_tree(process, by_pid);
+                self.apply(key, process, name, &decision, &space.pids);
+            }
+        }
+        self.tree(&found);
+        self.forget_listeners(&present);
+        let mut inventory = hold(&self.inventory);
+        inventory.others = others;
+        inventory.spaces = self.spaces.iter().map(|(id, s)| (*id, s.devices())).collect();
+        inventory.tasks.insert("scan", now_unix());
+    }
+
+    fn decide(&self, process: &Process, ports: &[u16]) -> Decision {
+        decide(&self.settings, process, ports, self.fronts.contains(&process.key))
+    }
+
+    /// Acts on a decision about one listener.
+    fn apply(
+        &mut self,
+        key: ListenerKey,
+        process: &Process,
+        name: workload::WorkloadName,
+        decision: &Decision,
+        pids: &[u32],
+    ) {
+        let (value, workload) = match decision {
+            Decision::Watch { engine, role, why } => {
+                let Some(id) = self.workload(process, name, *engine, *role, why) else { return };
+                (Listener { workload: id.0, mode: mode::WATCHED }, Some(id))
+            }
+            Decision::Recognise { .. } => {
+                let known = self.listeners.get(&key).filter(|k| k.owner == Some(process.key));
+                if let Some(id) = known.and_then(|k| k.workload) {
+                    // Recognised from its traffic before.
+                    (Listener { workload: id.0, mode: mode::WATCHED }, Some(id))
+                } else {
+                    (Listener { workload: 0, mode: mode::RECOGNISE }, None)
+                }
+            }
+            Decision::Ignore { .. } => {
+                self.listeners.remove(&key);
+                let mut ingest = hold(&self.ingest);
+                if let Err(error) = ingest.tables.remove_listener(&key) {
+                    tracing::warn!(%error, "a listener could not be forgotten");
+                }
+                ingest.reject(&key);
+                return;
+            }
+        };
+        if let Err(error) = self.enter(key.netns, pids) {
+            self.say(format!("network namespace {}: {error:#}", key.netns));
+            return;
+        }
+        let before = self.listeners.insert(key, Known { workload, owner: Some(process.key), mode: value.mode });
+        let same = before.is_some_and(|b| b.workload == workload && b.mode == value.mode);
+        if let Some(id) = workload {
+            let mut inventory = hold(&self.inventory);
+            if let Some(w) = inventory.workloads.get_mut(&id) {
+                w.listeners.insert(address(&key));
+            }
+        }
+        if same {
+            return;
+        }
+        if let Err(error) = self.make_known(key, value, workload) {
+            self.say(format!("listener {}: {error:#}", address(&key)));
+        }
+    }
+
+    /// Tells the kernel programs of a listener, then takes up its older connections.
+    fn make_known(&mut self, key: ListenerKey, value: Listener, workload: Option<WorkloadId>) -> Result<()> {
+        {
+            let mut ingest = hold(&self.ingest);
+            ingest.tables.set_listener(key, value)?;
+            let cell = u32::from(key.port >> 6);
+            let bit = 1u64 << (key.port & 63);
+            let mut ports = ingest.tables.ports(cell)?;
+            if value.mode == mode::RECOGNISE {
+                ports.recognise |= bit;
+            } else {
+                ports.watched |= bit;
+            }
+            ingest.tables.set_ports(cell, ports)?;
+            if let Some(id) = workload {
+                ingest.assign(&key, id);
+            }
+        }
+        let Some(id) = workload else { return Ok(()) };
+        let Some(space) = self.spaces.get(&key.netns) else { return Ok(()) };
+        let port = key.port;
+        let old = space.within(move || sockdiag::connections(|s| s.local.port == port))??;
+        for socket in &old {
+            let flow = flow_key(key.netns, socket);
+            if reaches(&flow, &key) {
+                hold(&self.ingest).adopt(&flow, id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Taps a namespace, unless that is done.
+    fn enter(&mut self, netns: u32, pids: &[u32]) -> Result<()> {
+        if self.spaces.contains_key(&netns) {
+            return Ok(());
+        }
+        let handle = netns::open_by_id(&self.settings.proc_root, NetnsId(netns.into()), pids)
+            .context("cannot be opened (CAP_SYS_PTRACE and, to enter it, CAP_SYS_ADMIN are needed)")?;
+        let space = Space::open(handle, self.program.as_fd()).context("cannot be tapped")?;
+        for error in space.errors.values() {
+            tracing::warn!("device {error}");
+        }
+        self.spaces.insert(netns, space);
+        Ok(())
+    }
+
+    fn refresh_devices(&mut self) {
+        let mut failed = Vec::new();
+        for (id, space) in &mut self.spaces {
+            if space.changed()
+                && let Err(error) = space.refresh(self.program.as_fd())
+            {
+                failed.push(format!("network namespace {id}: {error:#}"));
+            }
+        }
+        for text in failed {
+            self.say(text);
+        }
+    }
+
+    /// The number of the workload a process belongs to; registers both.
+    fn workload(
+        &mut self,
+        process: &Process,
+        name: workload::WorkloadName,
+        engine: Engine,
+        role: Role,
+        why: &str,
+    ) -> Option<WorkloadId> {
+        let identity =
+            Identity { namespace: name.namespace, pod: name.pod, container: name.container, engine };
+        let start = start_time(process.key);
+        let numbered = {
+            let mut inventory = hold(&self.inventory);
+            let numbered = inventory.number(&identity, WORKLOADS);
+            inventory.others.remove(&process.key.tgid);
+            if let Some((id, _)) = numbered
+                && let Some(w) = inventory.workloads.get_mut(&id)
+            {
+                w.processes.entry(process.key).or_insert_with(|| watched(process, role, why));
+                w.start_time = Some(w.start_time.map_or(start, |s| s.min(start)));
+                if w.coverage.is_empty() {
+                    w.coverage = coverage(self.owner_works);
+                }
+            }
+            numbered
+        };
+        let Some((id, new)) = numbered else {
+            self.say(format!("{}: no more than {WORKLOADS} workloads can be told apart", identity.container));
+            return None;
+        };
+        if new {
+            tracing::info!(container = %identity.container, engine = engine.as_str(), why, "watching");
+            let mut ingest = hold(&self.ingest);
+            ingest.know(id, engine);
+            ingest.store.add_workload(id, identity);
+            for model in engines::model_from_cmdline(engine, &process.cmdline) {
+                ingest.store.serve_model(id, &model);
+            }
+        }
+        Some(id)
+    }
+
+    /// A socket began or ceased to listen.
+    fn listen(&mut self, l: &Listen) {
+        let pid = l.process.tgid;
+        if pid == self.own_pid {
+            let mut ingest = hold(&self.ingest);
+            if let Err(error) = ingest.tables.remove_listener(&l.key) {
+                tracing::warn!(%error, "the agent's own listener could not be left out");
+            }
+            return;
+        }
+        if l.listening == 0 {
+            // Others may listen on the same address (SO_REUSEPORT); the next scan tells.
+            self.scanned = self.scanned.checked_sub(RESCAN / 2).unwrap_or(self.scanned);
+            return;
+        }
+        let process = match proc::read_process(&self.settings.proc_root, pid) {
+            Ok(process) => process,
+            Err(error) => {
+                tracing::debug!(pid, %error, "a process that began to listen could not be read");
+                return;
+            }
+        };
+        let decision = self.decide(&process, &[l.key.port]);
+        let by_pid = |pid: u32| proc::read_identity(&self.settings.proc_root, pid).ok();
+        let name = workload::name_in_tree(&process, by_pid);
+        self.apply(l.key, &process, name, &decision, &[pid]);
+        let devices = self.spaces.get(&l.key.netns).map(Space::devices);
+        if let Some(devices) = devices {
+            hold(&self.inventory).spaces.insert(l.key.netns, devices);
+        }
+    }
+
+    fn life(&mut self, l: &Life) {
+        if l.what == life::EXEC || l.what == life::FORK {
+            // Soon, but not once per child of a busy parent.
+            self.scanned = self.scanned.checked_sub(Duration::from_secs(1)).unwrap_or(self.scanned);
+        }
+    }
+
+    /// A listener answered an inference route.
+    fn answers(&mut self, flow: &FlowKey, hint: Option<Engine>) {
+        let found = self.listeners.iter().find(|(key, known)| known.workload.is_none() && reaches(flow, key));
+        let Some((key, known)) = found.map(|(k, v)| (*k, v.clone())) else { return };
+        let Some(owner) = known.owner else { return };
+        let Ok(process) = proc::read_process(&self.settings.proc_root, owner.tgid) else { return };
+        if process.key != owner || self.settings.recognise == Switch::Off {
+            return;
+        }
+        let by_pid = |pid: u32| proc::read_identity(&self.settings.proc_root, pid).ok();
+        let name = workload::name_in_tree(&process, by_pid);
+        let engine = hint.unwrap_or(Engine::OpenAi);
+        let decision =
+            Decision::Watch { engine, role: Role::Api, why: "answers an inference route".to_owned() };
+        self.apply(key, &process, name, &decision, &[owner.tgid]);
+    }
+
+    /// nginx and Envoy processes that call a watched engine.
+    fn find_fronts(&mut self, found: &ScanResult) {
+        let candidates: HashSet<u32> = found
+            .processes
+            .values()
+            .filter(|p| {
+                engines::recognise(&decide::facts_of(p)).is_some_and(|f| engines::only_when_named(f.engine))
+            })
+            .flat_map(|p| [vec![p.key.tgid], found.descendants(p.key.tgid)].concat())
+            .collect();
+        if candidates.is_empty() {
+            return;
+        }
+        let watched: HashSet<u16> =
+            self.listeners.iter().filter(|(_, k)| k.workload.is_some()).map(|(k, _)| k.port).collect();
+        for space in found.namespaces.iter() {
+            let Some(handle) = &space.handle else { continue };
+            let ports = watched.clone();
+            let calls = netns::in_netns(handle, move || sockdiag::connections(|s| ports.contains(&s.remote.port)));
+            let Ok(Ok(calls)) = calls else { continue };
+            let inodes: HashSet<u64> = calls.iter().map(|s| s.inode).filter(|i| *i != 0).collect();
+            let owners = crate::targets::fdscan::socket_owners(
+                &self.settings.proc_root,
+                candidates.iter().copied(),
+                &inodes,
+            );
+            for pid in owners.by_inode.values().flatten() {
+                // The listener belongs to the master process, the calls to its workers.
+                for p in found.processes.values() {
+                    if p.key.tgid == *pid || found.descendants(p.key.tgid).contains(pid) {
+                        self.fronts.insert(p.key);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Names the processes behind the listeners of each workload.
+    fn tree(&mut self, found: &ScanResult) {
+        let mut inventory = hold(&self.inventory);
+        for w in inventory.workloads.values_mut() {
+            w.processes.retain(|key, _| found.stats.get(&key.tgid).is_some_and(|s| s.key == *key));
+            let roots: Vec<u32> = w.processes.keys().map(|k| k.tgid).collect();
+            for pid in roots.iter().flat_map(|pid| found.descendants(*pid)) {
+                let Some(stat) = found.stats.get(&pid) else { continue };
+                if w.processes.contains_key(&stat.key) {
+                    continue;
+                }
+                let Ok(process) = proc::read_process(&self.settings.proc_root, pid) else { continue };
+                let role = engines::recognise(&decide::facts_of(&process)).map_or(Role::Other, |f| f.role);
+                w.processes.insert(process.key, watched(&process, role, "child of a watched process"));
+            }
+        }
+    }
+}
+
+fn watched(process: &Process, role: Role, why: &str) -> WatchedProcess {
+    WatchedProcess {
+        pid: process.key.tgid,
+        role: role.as_str(),
+        why: why.to_owned(),
+        comm: process.comm.clone(),
+        ended: 0,
+        in_flight: 0,
+        received_bytes: 0,
+        sent_bytes: 0,
+        events: 0,
+    }
+}
+
+/// Start of a process in seconds since 1970.
+fn start_time(key: ProcessKey) -> f64 {
+    let boot = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME)
+        .map_or(0.0, |t| t.tv_sec() as f64 + t.tv_nsec() as f64 / 1e9);
+    now_unix() - boot + key.start_ticks as f64 / 100.0
+}
+
+fn coverage(owner_works: bool) -> Vec<CoverageRow> {
+    let row = |aspect, state, reason| CoverageRow { aspect, state, reason };
+    vec![
+        row(Aspect::Wire, CoverageState::Full, ""),
+        row(Aspect::Tls, CoverageState::None, "not_supported"),
+        if owner_works {
+            row(Aspect::Owner, CoverageState::Full, "")
+        } else {
+            row(Aspect::Owner, CoverageState::None, "hook_unsupported")
+        },
+        row(Aspect::Stalls, CoverageState::None, "not_supported"),
+        row(Aspect::Page, CoverageState::None, "not_supported"),
+    ]
+}

@@ -1,0 +1,183 @@
+//! The slow clock: flows that were never confirmed, that lost their socket, that the tap cannot
+//! see; processes that are over; listeners and namespaces that nobody needs any more.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::time::{Duration, Instant};
+
+use enginetap_ebpf::abi::flow::{Flow, FlowKey, dir_flag};
+use enginetap_ebpf::abi::listener::ListenerKey;
+
+use super::{Watcher, flow_key, hold, now_unix};
+use crate::ingest::monotonic_ns;
+use crate::metrics::input::{Aspect, CoverageState};
+use crate::targets::proc::ProcessKey;
+use crate::targets::sockdiag;
+use crate::vocab::WorkloadId;
+
+const SWEEP: Duration = Duration::from_secs(5);
+const CHECK: Duration = Duration::from_secs(30);
+/// A flow that is not confirmed by then is not this namespace's.
+const CONFIRM_NS: u64 = 3_000_000_000;
+/// A flow whose socket is gone is settled by then, whatever became of the record that said so.
+const CLOSED_NS: u64 = 1_000_000_000;
+/// A flow is looked for in sock_diag when nothing passed for this long.
+const QUIET_NS: u64 = 30_000_000_000;
+
+/// What one look at the flow table found.
+#[derive(Default)]
+struct Look {
+    unconfirmed: Vec<(FlowKey, u64)>,
+    closed: Vec<(FlowKey, u64)>,
+    quiet: BTreeMap<u32, Vec<(FlowKey, u64)>>,
+    ports: BTreeSet<u16>,
+    spaces: BTreeSet<u32>,
+    unseen: BTreeSet<WorkloadId>,
+}
+
+impl Look {
+    fn take(&mut self, key: &FlowKey, f: &Flow, now: u64) {
+        self.ports.insert(key.server_port);
+        self.spaces.insert(key.netns);
+        if f.confirmed == 0 {
+            if now.saturating_sub(f.created_ns) > CONFIRM_NS {
+                self.unconfirmed.push((*key, f.id));
+            }
+            return;
+        }
+        if f.closed != 0 && now.saturating_sub(f.closed) > CLOSED_NS {
+            self.closed.push((*key, f.id));
+        } else if now.saturating_sub(f.seen_ns) > QUIET_NS {
+            self.quiet.entry(key.netns).or_default().push((*key, f.id));
+        }
+        let nothing = f.requests.flags & dir_flag::SEQ == 0 && f.replies.flags & dir_flag::SEQ == 0;
+        if f.reads > 0 && nothing && f.workload != 0 {
+            self.unseen.insert(WorkloadId(f.workload));
+        }
+    }
+}
+
+impl Watcher {
+    /// Does what is due.
+    pub(super) fn sweep(&mut self) {
+        if self.swept.elapsed() < SWEEP {
+            return;
+        }
+        self.swept = Instant::now();
+        let now = monotonic_ns();
+        let mut look = Look::default();
+        self.flows.each(|key, flow| look.take(key, flow, now));
+        {
+            let mut ingest = hold(&self.ingest);
+            for (key, flow) in &look.unconfirmed {
+                ingest.drop_unconfirmed(key, *flow);
+            }
+            for (key, flow) in &look.closed {
+                ingest.settle_unobserved(key, *flow);
+            }
+            ingest.drain(Duration::from_millis(5));
+            ingest.sweep_entries();
+        }
+        if self.checked.elapsed() >= CHECK {
+            self.checked = Instant::now();
+            self.check_sockets(&look.quiet);
+        }
+        self.mark_unseen(&look.unseen);
+        self.fold_processes();
+        self.leave_spaces(&look);
+        hold(&self.inventory).tasks.insert("sweep", now_unix());
+    }
+
+    /// Flows on which nothing passes are looked for among the kernel's sockets.
+    fn check_sockets(&mut self, quiet: &BTreeMap<u32, Vec<(FlowKey, u64)>>) {
+        for (netns, flows) in quiet {
+            let Some(space) = self.spaces.get(netns) else { continue };
+            let ports: HashSet<u16> = flows.iter().map(|(k, _)| k.server_port).collect();
+            let found = space.within(move || sockdiag::connections(|s| ports.contains(&s.local.port)));
+            let Ok(Ok(found)) = found else { continue };
+            let alive: HashSet<FlowKey> = found.iter().map(|s| flow_key(*netns, s)).collect();
+            for (key, flow) in flows {
+                if !alive.contains(key) {
+                    hold(&self.ingest).settle_unobserved(key, *flow);
+                }
+            }
+        }
+    }
+
+    /// Workloads whose sockets read what the tap does not see are said to be so.
+    fn mark_unseen(&mut self, unseen: &BTreeSet<WorkloadId>) {
+        let mut inventory = hold(&self.inventory);
+        for (id, w) in &mut inventory.workloads {
+            let bad = unseen.contains(id);
+            for row in w.coverage.iter_mut().filter(|r| r.aspect == Aspect::Wire) {
+                if bad {
+                    row.state = CoverageState::Partial;
+                    row.reason = "nat";
+                }
+            }
+        }
+    }
+
+    /// Takes over what processes counted, and forgets those that exited and own no flow.
+    fn fold_processes(&mut self) {
+        let rows = hold(&self.ingest).tables.processes();
+        let mut inventory = hold(&self.inventory);
+        for (key, p) in rows {
+            let id = WorkloadId(p.workload as u32);
+            let known = ProcessKey { tgid: key.tgid, start_ticks: key.start_ticks };
+            if let Some(w) = inventory.workloads.get_mut(&id).and_then(|w| w.processes.get_mut(&known)) {
+                w.ended = p.ended;
+                w.in_flight = p.in_flight;
+                w.received_bytes = p.bytes_received;
+                w.sent_bytes = p.bytes_sent;
+                w.events = p.events;
+            }
+            if p.exited != 0 && p.flows == 0 {
+                hold(&self.ingest).tables.remove_process(&key);
+            }
+        }
+    }
+
+    /// Forgets listeners that a scan did not find.
+    pub(super) fn forget_listeners(&mut self, present: &HashSet<ListenerKey>) {
+        let gone: Vec<ListenerKey> = self.listeners.keys().filter(|k| !present.contains(k)).copied().collect();
+        for key in gone {
+            if let Some(known) = self.listeners.remove(&key)
+                && let Some(id) = known.workload
+                && let Some(w) = hold(&self.inventory).workloads.get_mut(&id)
+            {
+                w.listeners.remove(&super::address(&key));
+            }
+            if let Err(error) = hold(&self.ingest).tables.remove_listener(&key) {
+                tracing::warn!(%error, "a listener could not be forgotten");
+            }
+        }
+    }
+
+    /// Leaves namespaces with no listener and no flow, and clears the ports nobody needs.
+    fn leave_spaces(&mut self, look: &Look) {
+        let used: BTreeSet<u32> = self.listeners.keys().map(|k| k.netns).collect();
+        self.spaces.retain(|id, _| used.contains(id) || look.spaces.contains(id));
+        let mut ingest = hold(&self.ingest);
+        let known = ingest.tables.listeners();
+        let ports: BTreeSet<u16> = known.iter().map(|(k, _)| k.port).chain(look.ports.iter().copied()).collect();
+        for cell in 0..enginetap_ebpf::abi::listener::PORT_CELLS {
+            let keep = ports
+                .range((cell as u16) << 6..=((cell as u16) << 6) + 63)
+                .fold(0u64, |bits, port| bits | 1 << (port & 63));
+            let Ok(now) = ingest.tables.ports(cell) else { continue };
+            let stale = (now.watched | now.recognise | now.active) & !keep;
+            if stale == 0 {
+                continue;
+            }
+            let next = enginetap_ebpf::abi::listener::Ports {
+                watched: now.watched & keep,
+                recognise: now.recognise & keep,
+                active: now.active & keep,
+                pad: 0,
+            };
+            if let Err(error) = ingest.tables.set_ports(cell, next) {
+                tracing::warn!(%error, "the port table could not be written");
+            }
+        }
+    }
+}

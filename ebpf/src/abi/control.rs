@@ -1,0 +1,52 @@
+//! Orders that the agent gives to the control program, as the payload of a test packet.
+
+use super::flow::FlowKey;
+use super::pod;
+
+/// What is to be done.
+pub mod order {
+    /// Make a flow for a connection that is older than the tap; `argument` = workload.
+    pub const ADOPT: u32 = 1;
+    /// End what is open and forget the flow; `argument` = who closed, unless that is known.
+    pub const SETTLE: u32 = 2;
+    /// Forget a flow that was never confirmed.
+    pub const DROP: u32 = 3;
+}
+
+/// What came of it.
+pub mod answer {
+    /// It was done.
+    pub const DONE: i64 = 1;
+    /// There was nothing to do.
+    pub const NOTHING: i64 = 2;
+    /// A lock was held: try again.
+    pub const BUSY: i64 = 3;
+    /// The order could not be read.
+    pub const REJECTED: i64 = 4;
+}
+
+/// The fixed part of an order; the key follows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Order {
+    /// See [`order`].
+    pub what: u32,
+    /// See [`order`].
+    pub argument: u32,
+    /// Number of the flow that is meant.
+    pub flow: u64,
+    /// Explicit padding.
+    pub pad: u64,
+}
+pod!(Order, 24);
+
+/// An order as it is sent.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Sent {
+    /// The fixed part.
+    pub order: Order,
+    /// Which flow.
+    pub key: FlowKey,
+}
+pod!(Sent, 64);

@@ -1,0 +1,76 @@
+//! Where fields of kernel structures lie on the running kernel.
+//!
+//! The agent fills them from BTF before it loads the object; no kernel offset is written down
+//! anywhere else. A field that the kernel lacks is [`MISSING`] and turns off the hooks that need it.
+
+use super::pod;
+
+/// Marks a field that this kernel does not have.
+pub const MISSING: u32 = u32::MAX;
+
+macro_rules! offsets {
+    ($($(#[$doc:meta])* $field:ident = $ty:literal . $path:literal),+ $(,)?) => {
+        /// Byte offsets, by structure and field.
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct Offsets { $($(#[$doc])* pub $field: u32),+ }
+
+        impl Offsets {
+            /// Names of the fields: the Rust field, the structure, the path within it.
+            pub const FIELDS: &[(&str, &str, &str)] = &[$((stringify!($field), $ty, $path)),+];
+
+            /// Offsets of which none is known.
+            pub const UNKNOWN: Offsets = Offsets { $($field: MISSING),+ };
+
+            /// Builds the table by asking `find` for each structure and path.
+            pub fn fill(mut find: impl FnMut(&str, &str) -> Option<u32>) -> Offsets {
+                Offsets { $($field: find($ty, $path).unwrap_or(MISSING)),+ }
+            }
+
+            /// The offsets with the names of their fields.
+            pub fn named(&self) -> [(&'static str, u32); Self::FIELDS.len()] {
+                [$((concat!($ty, ".", $path), self.$field)),+]
+            }
+        }
+    };
+}
+
+offsets! {
+    /// Device of a packet.
+    skb_dev = "sk_buff"."dev",
+    /// Namespace of a device.
+    dev_net = "net_device"."nd_net.net",
+    /// Inode number of a namespace.
+    net_inum = "net"."ns.inum",
+    /// Address family of a socket.
+    sk_family = "sock_common"."skc_family",
+    /// Local port, host order.
+    sk_num = "sock_common"."skc_num",
+    /// Remote port, network order.
+    sk_dport = "sock_common"."skc_dport",
+    /// Local IPv4 address.
+    sk_rcv_saddr = "sock_common"."skc_rcv_saddr",
+    /// Remote IPv4 address.
+    sk_daddr = "sock_common"."skc_daddr",
+    /// Local IPv6 address.
+    sk_v6_rcv_saddr = "sock_common"."skc_v6_rcv_saddr",
+    /// Remote IPv6 address.
+    sk_v6_daddr = "sock_common"."skc_v6_daddr",
+    /// Namespace of a socket.
+    sk_net = "sock_common"."skc_net.net",
+    /// Error that ended a socket.
+    sk_err = "sock"."sk_err",
+    /// Transport protocol of a socket.
+    sk_protocol = "sock"."sk_protocol",
+    /// Thread group of a task.
+    task_tgid = "task_struct"."tgid",
+    /// Group leader of a task.
+    task_leader = "task_struct"."group_leader",
+    /// Start of a task, nanoseconds since boot.
+    task_start = "task_struct"."start_boottime",
+    /// Signal state shared by a thread group.
+    task_signal = "task_struct"."signal",
+    /// Live threads of a thread group.
+    signal_live = "signal_struct"."live.counter",
+}
+pod!(Offsets, 18 * 4);

@@ -1,0 +1,541 @@
+//! Messages of a direction: where each begins, how long its body is, where it ends; and what
+//! becomes of requests whose bytes were missed.
+
+use super::http1::{chunk_size, first4, header, method, method_of, status_of};
+use super::line::{Line, byte, line_step};
+use super::{
+    BODY_CAPTURE, Cursor, Ending, Env, HEAD_CAPTURE, HEAD_MAX, STREAM_CAPTURE, STREAM_EVENTS, TAIL_PIECES, sse,
+};
+use crate::abi::counters::unparsed;
+use crate::abi::flow::{
+    Dir, Flow, PIPELINE, Reply, Request, dir_flag as flag, request_flag, state,
+};
+use crate::abi::record::{PIECE_LARGE, piece_flag};
+use crate::hist::GAP_BUCKETS;
+
+const SLOT: u32 = PIPELINE as u32 - 1;
+
+#[inline(always)]
+unsafe fn dir<const REPLY: bool>(f: *mut Flow) -> *mut Dir {
+    // SAFETY: only an address is computed.
+    unsafe { if REPLY { &raw mut (*f).replies } else { &raw mut (*f).requests } }
+}
+
+/// Takes the next few bytes of a packet; false when the packet is used up.
+///
+/// # Safety
+/// `f` and `c` are live and the lock of the direction `REPLY` names is held.
+#[inline(always)]
+pub unsafe fn step<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, c: *mut Cursor) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let d = dir::<REPLY>(f);
+        let pos = (*c).pos;
+        let end = (*c).end;
+        if pos >= end {
+            return false;
+        }
+        match (*d).state {
+            state::DEAD | state::UNSYNCED => {
+                (*c).pos = end;
+                return false;
+            }
+            state::IDLE => {
+                if !begin::<E, REPLY>(e, f, d, c) {
+                    (*c).pos = end;
+                    return false;
+                }
+            }
+            _ => {}
+        }
+        if pos >= (*c).captured_to && capture::<E, REPLY>(e, f, d, c) {
+            return true;
+        }
+        match (*d).state {
+            state::BODY | state::CHUNK_DATA | state::UNTIL_CLOSE => data::<E, REPLY>(e, f, d, c),
+            _ => lines::<E, REPLY>(e, f, d, c),
+        }
+    }
+}
+
+/// The first byte of a message is next; false when it belongs to no message.
+#[inline(always)]
+unsafe fn begin<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if REPLY {
+            if (*f).ended == (*f).started {
+                (*d).state = state::UNSYNCED;
+                return false;
+            }
+        } else if (*f).started.wrapping_sub((*f).ended) >= PIPELINE as u32 {
+            (*d).state = state::DEAD;
+            e.unparsed(f, unparsed::PIPELINED);
+            return false;
+        }
+        (*d).flags &= !flag::PER_MESSAGE;
+        (*d).state = state::FIRST_LINE;
+        (*d).line_len = 0;
+        (*d).word = 0;
+        (*d).event_len = 0;
+        (*d).tail_pieces = 0;
+        (*d).message_bytes = 0;
+        (*d).body_bytes = 0;
+        (*d).remaining = 0;
+        (*d).length = 0;
+        (*d).captured = 0;
+        (*d).capture_limit = HEAD_CAPTURE;
+        (*d).code = 0;
+        (*d).first_ns = (*c).now;
+        (*c).captured_to = (*c).pos;
+        if REPLY {
+            reset_reply(&raw mut (*f).reply, (*c).now);
+        } else {
+            (&raw mut (*f).read_ns).write_volatile(0);
+        }
+        true
+    }
+}
+
+#[inline(always)]
+unsafe fn reset_reply(r: *mut Reply, now: u64) {
+    // SAFETY: the index is below the array's length.
+    unsafe {
+        (*r).head_ns = now;
+        (*r).event_ns = 0;
+        (*r).held_gap_ns = 0;
+        (*r).gap_sum_ns = 0;
+        (*r).progress_ns = now;
+        (*r).events = 0;
+        (*r).events_reported = 0;
+        (*r).events_captured = 0;
+        (*r).done = 0;
+        let gaps = &raw mut (*r).gaps as *mut u32;
+        let mut i = 0;
+        while i < GAP_BUCKETS {
+            *gaps.add(i) = 0;
+            i += 1;
+        }
+    }
+}
+
+/// Hands over the next bytes of the message's beginning, if they are wanted.
+#[inline(always)]
+unsafe fn capture<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let captured = (*d).captured;
+        let mut limit = (*d).capture_limit;
+        if REPLY
+            && (*d).flags & (flag::SSE | flag::NDJSON) != 0
+            && (*d).flags & (flag::TOLD | flag::PIECE_LOST) == 0
+            && (*d).state >= state::BODY
+            && (*f).reply.events < STREAM_EVENTS
+        {
+            limit = STREAM_CAPTURE;
+        }
+        if captured >= limit {
+            return false;
+        }
+        let mut len = (*c).end - (*c).pos;
+        if len > limit - captured {
+            len = limit - captured;
+        }
+        if len > PIECE_LARGE as u32 {
+            len = PIECE_LARGE as u32;
+        }
+        let kind = if REPLY { piece_flag::REPLY } else { 0 };
+        let broken = if (*d).flags & flag::PIECE_LOST != 0 { piece_flag::BROKEN } else { 0 };
+        if !e.piece(f, (*c).pos, len, (*d).message_bytes, kind | broken, (*c).now) {
+            (*d).flags |= flag::PIECE_LOST;
+        }
+        (*d).captured = captured + len;
+        (*c).captured_to = (*c).pos + len;
+        true
+    }
+}
+
+/// Bytes of a body.
+#[inline(always)]
+unsafe fn data<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let pos = (*c).pos;
+        let avail = (*c).end - pos;
+        let mut n = avail;
+        if (*d).state != state::UNTIL_CLOSE && (n as u64) > (*d).remaining {
+            n = (*d).remaining as u32;
+        }
+        if REPLY && (*d).flags & (flag::SSE | flag::NDJSON) != 0 {
+            n = sse::scan(e, f, d, c, n);
+            if n == 0 {
+                unreadable::<E, REPLY>(e, f, d, c);
+                return false;
+            }
+        } else {
+            if (*d).state == state::BODY {
+                end_of_body::<E, REPLY>(e, f, d, c, n);
+            }
+            (*c).pos = pos + n;
+        }
+        advance_body::<REPLY>(f, d, n as u64);
+        if (*d).remaining == 0 {
+            match (*d).state {
+                state::BODY => complete::<E, REPLY>(e, f, d, c),
+                state::CHUNK_DATA => (*d).state = state::CHUNK_END,
+                _ => {}
+            }
+        }
+        true
+    }
+}
+
+/// Hands over what of the next `n` bytes lies within the last bytes of the body.
+#[inline(always)]
+unsafe fn end_of_body<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor, n: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let left = (*d).remaining - n as u64;
+        if left >= BODY_CAPTURE as u64 || (*c).pos + n <= (*c).captured_to || (*d).tail_pieces >= TAIL_PIECES {
+            return;
+        }
+        let mut len = n;
+        if len > BODY_CAPTURE {
+            len = BODY_CAPTURE;
+        }
+        let kind = if REPLY { piece_flag::REPLY } else { 0 } | piece_flag::TAIL;
+        let offset = (*d).message_bytes + (n - len) as u64;
+        if len > 0 {
+            (*d).tail_pieces += 1;
+            e.piece(f, (*c).pos + (n - len), len, offset, kind, (*c).now);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn advance_body<const REPLY: bool>(f: *mut Flow, d: *mut Dir, n: u64) {
+    // SAFETY: the caller's promise; the slot is masked.
+    unsafe {
+        (*d).message_bytes += n;
+        (*d).body_bytes += n;
+        if (*d).state != state::UNTIL_CLOSE {
+            (*d).remaining -= n;
+        }
+        if !REPLY {
+            let r: *mut Request = (&raw mut (*f).open as *mut Request).add(((*f).started & SLOT) as usize);
+            (*r).body_bytes = (*d).body_bytes;
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn unreadable<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let rest = (*c).end - (*c).pos;
+        (*c).pos = (*c).end;
+        if rest > 0 {
+            gap_in::<E, REPLY>(e, f, d, c, rest);
+        }
+    }
+}
+
+/// Bytes of a head, a chunk-size line, a chunk's end or the trailers.
+#[inline(always)]
+unsafe fn lines<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let found = line_step(e, d, c);
+        let (whole, len) = match found {
+            Line::Unreadable => {
+                unreadable::<E, REPLY>(e, f, d, c);
+                return false;
+            }
+            Line::More => {
+                if !REPLY
+                    && (*d).state == state::FIRST_LINE
+                    && (*d).line_len >= 4
+                    && let Err(reason) = method_of(first4(d))
+                {
+                    dead(e, f, d, reason);
+                }
+                if (*d).state < state::BODY && (*d).message_bytes > HEAD_MAX {
+                    dead(e, f, d, unparsed::HEAD_TOO_LONG);
+                }
+                return true;
+            }
+            Line::Prefix => (false, 64),
+            Line::Whole(len) => (true, len & 63),
+            Line::Rest => (true, u32::MAX),
+        };
+        if (*d).state < state::BODY && (*d).message_bytes > HEAD_MAX {
+            dead(e, f, d, unparsed::HEAD_TOO_LONG);
+            return true;
+        }
+        match (*d).state {
+            state::FIRST_LINE => first_line::<E, REPLY>(e, f, d, whole, len),
+            state::HEADERS | state::TRAILERS => {
+                let blank = whole && (len == 0 || (len == 1 && byte(d, 0) == b'\r'));
+                if blank {
+                    if (*d).state == state::HEADERS {
+                        head_done::<E, REPLY>(e, f, d, c);
+                    } else {
+                        complete::<E, REPLY>(e, f, d, c);
+                    }
+                } else if (*d).state == state::HEADERS && len != u32::MAX && !header(d, len) {
+                    dead(e, f, d, unparsed::BAD_FRAMING);
+                }
+            }
+            state::CHUNK_SIZE => {
+                if len != u32::MAX {
+                    match chunk_size(d, len) {
+                        Some(size) => (*d).remaining = size,
+                        None => {
+                            dead(e, f, d, unparsed::BAD_FRAMING);
+                            return true;
+                        }
+                    }
+                }
+                if whole {
+                    (*d).state = if (*d).remaining == 0 { state::TRAILERS } else { state::CHUNK_DATA };
+                }
+            }
+            state::CHUNK_END => {
+                if whole && (len == 0 || (len == 1 && byte(d, 0) == b'\r')) {
+                    (*d).state = state::CHUNK_SIZE;
+                } else {
+                    dead(e, f, d, unparsed::BAD_FRAMING);
+                }
+            }
+            _ => return false,
+        }
+        true
+    }
+}
+
+#[inline(always)]
+unsafe fn dead<E: Env>(e: &mut E, f: *mut Flow, d: *mut Dir, reason: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        (*d).state = state::DEAD;
+        e.unparsed(f, reason);
+    }
+}
+
+#[inline(always)]
+unsafe fn first_line<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, whole: bool, len: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if len == u32::MAX {
+            (*d).state = state::HEADERS;
+            return;
+        }
+        if whole && len < 2 && (len == 0 || byte(d, 0) == b'\r') {
+            // Empty lines before a first line are to be ignored (RFC 9112, 2.2).
+            return;
+        }
+        if REPLY {
+            let status = status_of(d, len);
+            if status == 0 {
+                dead(e, f, d, unparsed::REPLY_NOT_HTTP);
+                return;
+            }
+            (*d).code = status;
+        } else {
+            let known = if len < 4 { Err(unparsed::NOT_HTTP) } else { method_of(first4(d)) };
+            match known {
+                Ok(m) => (*d).code = m,
+                Err(reason) => {
+                    dead(e, f, d, reason);
+                    return;
+                }
+            }
+        }
+        if whole {
+            (*d).state = state::HEADERS;
+        }
+    }
+}
+
+/// The blank line after the headers.
+#[inline(always)]
+unsafe fn head_done<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor) {
+    // SAFETY: the caller's promise; slots are masked.
+    unsafe {
+        let limit = (*d).message_bytes as u32 + BODY_CAPTURE;
+        let most = HEAD_CAPTURE + BODY_CAPTURE;
+        (*d).capture_limit = if limit > most { most } else { limit };
+        let flags = (*d).flags;
+        if !REPLY {
+            let number = (*f).started.wrapping_add(1);
+            let slot = number & SLOT;
+            let r: *mut Request = (&raw mut (*f).open as *mut Request).add(slot as usize);
+            (*r).start_ns = (*d).first_ns;
+            (*r).read_ns = 0;
+            (*r).body_bytes = 0;
+            (*r).number = number;
+            (*r).flags = match (*d).code {
+                method::HEAD => request_flag::NO_BODY,
+                method::CONNECT => request_flag::CONNECT,
+                _ => 0,
+            };
+            (*r).workload = (*f).workload;
+            e.started(f, slot);
+            core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
+            (&raw mut (*f).started).write_volatile(number);
+            body_begins::<E, REPLY>(e, f, d, c, flags & flag::CHUNKED == 0 && flags & flag::LENGTH == 0);
+            return;
+        }
+        let status = (*d).code;
+        if status < 200 && status != 101 {
+            (*d).state = state::IDLE;
+            return;
+        }
+        let slot = (*f).ended.wrapping_add(1) & SLOT;
+        let r: *mut Request = (&raw mut (*f).open as *mut Request).add(slot as usize);
+        let asked = (*r).flags;
+        let tunnel = status == 101 || (asked & request_flag::CONNECT != 0 && status < 300);
+        if tunnel {
+            complete::<E, REPLY>(e, f, d, c);
+            dead(e, f, d, unparsed::UPGRADED);
+            (&raw mut (*f).requests.state).write_volatile(state::DEAD);
+            return;
+        }
+        let empty = asked & request_flag::NO_BODY != 0 || status == 204 || status == 304;
+        if empty {
+            complete::<E, REPLY>(e, f, d, c);
+            return;
+        }
+        if flags & (flag::CHUNKED | flag::LENGTH) == 0 {
+            (*d).state = state::UNTIL_CLOSE;
+            return;
+        }
+        body_begins::<E, REPLY>(e, f, d, c, false);
+    }
+}
+
+/// A body of known framing follows, if any.
+#[inline(always)]
+unsafe fn body_begins<E: Env, const REPLY: bool>(
+    e: &mut E,
+    f: *mut Flow,
+    d: *mut Dir,
+    c: *mut Cursor,
+    none: bool,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        (*d).line_len = 0;
+        if (*d).flags & flag::CHUNKED != 0 {
+            (*d).state = state::CHUNK_SIZE;
+        } else if none || (*d).length == 0 {
+            complete::<E, REPLY>(e, f, d, c);
+        } else {
+            (*d).remaining = (*d).length;
+            (*d).state = state::BODY;
+        }
+    }
+}
+
+/// The message is over.
+#[inline(always)]
+unsafe fn complete<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if REPLY {
+            end_one(e, f, Ending::Complete, (*c).now, (*c).end - (*c).pos);
+        }
+        (*d).state = state::IDLE;
+        (*d).line_len = 0;
+    }
+}
+
+/// Ends the oldest open request.
+#[inline(always)]
+unsafe fn end_one<E: Env>(e: &mut E, f: *mut Flow, ending: Ending, now: u64, excess: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let number = (*f).ended.wrapping_add(1);
+        e.ended(f, number & SLOT, ending, now, excess);
+        core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
+        (&raw mut (*f).ended).write_volatile(number);
+        reset_reply(&raw mut (*f).reply, 0);
+        (*f).replies.message_bytes = 0;
+        (*f).replies.code = 0;
+    }
+}
+
+/// Ends every open request up to `upto` (all when `u32::MAX`).
+///
+/// # Safety
+/// `f` is live; the reply direction's lock is held, and the request direction's too unless only
+/// requests up to `lost_upto` are ended.
+#[inline(always)]
+pub unsafe fn end_all<E: Env>(e: &mut E, f: *mut Flow, ending: Ending, upto: u32, now: u64) {
+    let mut i = 0;
+    while i < PIPELINE {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let ended = (*f).ended;
+            let open = (*f).started.wrapping_sub(ended);
+            if open == 0 || open > PIPELINE as u32 || (upto != u32::MAX && upto.wrapping_sub(ended) as i32 <= 0) {
+                return;
+            }
+            end_one(e, f, ending, now, 0);
+        }
+        i += 1;
+    }
+}
+
+#[inline(always)]
+unsafe fn gap_in<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor, n: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        e.missed(f);
+        (*d).flags |= flag::GAP | flag::PIECE_LOST;
+        if !REPLY && (*f).started != (*f).ended {
+            let r: *mut Request = (&raw mut (*f).open as *mut Request).add(((*f).started & SLOT) as usize);
+            (*r).flags |= request_flag::GAP;
+        }
+        let n = n as u64;
+        let st = (*d).state;
+        let inside = match st {
+            state::BODY | state::CHUNK_DATA => n <= (*d).remaining,
+            state::UNTIL_CLOSE => true,
+            _ => false,
+        };
+        if inside {
+            (*d).flags |= flag::LINE_UNKNOWN;
+            advance_body::<REPLY>(f, d, n);
+            if (*d).remaining == 0 {
+                match st {
+                    state::BODY => complete::<E, REPLY>(e, f, d, c),
+                    state::CHUNK_DATA => (*d).state = state::CHUNK_END,
+                    _ => {}
+                }
+            }
+            return;
+        }
+        if st == state::DEAD {
+            return;
+        }
+        (*d).state = state::UNSYNCED;
+        if REPLY {
+            (*f).lost_upto = (*f).started;
+        }
+    }
+}
+
+/// `n` bytes of the direction were missed. Where the framing says what they were, the message goes
+/// on, marked; else the direction waits for a first line at the start of a segment.
+///
+/// # Safety
+/// As for [`step`].
+#[inline(always)]
+pub unsafe fn gap<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, c: *mut Cursor, n: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let d = dir::<REPLY>(f);
+        gap_in::<E, REPLY>(e, f, d, c, n);
+    }
+}

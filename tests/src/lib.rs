@@ -1,0 +1,25 @@
+//! Test support: everything a test needs to see enginetap as its user does.
+//!
+//! - [`guard`]: namespaces, processes, cgroups and the agent, undone on drop;
+//! - [`page`]: the scrape client and the matcher over the exposition text;
+//! - [`engine`]: a scripted LLM engine that keeps its own truth;
+//! - [`client`]: a load client that keeps its own truth;
+//! - [`garbage`]: peers that speak no HTTP.
+//!
+//! Nothing here knows the agent's code: it drives the built programs.
+
+#![warn(missing_docs)]
+
+#[cfg(test)]
+mod both;
+pub mod client;
+pub mod clock;
+pub mod engine;
+pub mod event;
+pub mod garbage;
+pub mod guard;
+pub mod http;
+pub mod page;
+#[cfg(test)]
+mod processes;
+pub mod script;

@@ -1,0 +1,100 @@
+//! `cargo xtask bench` and `cargo xtask soak`: run a program of the tests crate that measures, show
+//! what it prints, and keep its tables in the repository beside the machine they are from.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    process::Stdio,
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    build, real,
+    shell::{self, capture, command, line, need_root, release, root},
+};
+
+/// A measuring program, and where its tables go.
+#[derive(Debug, Clone, Copy)]
+pub struct Report {
+    pub command: &'static str,
+    pub title: &'static str,
+    pub file: &'static str,
+}
+
+pub const BENCH: Report = Report {
+    command: "bench",
+    title: "Cost and accuracy, measured",
+    file: "agent/BENCH.md",
+};
+pub const SOAK: Report = Report {
+    command: "soak",
+    title: "Long proofs, measured",
+    file: "agent/SOAK.md",
+};
+
+/// Runs the program with `args`; with arguments only a part is measured, and the file stays.
+pub fn run(report: Report, args: &[String]) -> Result<()> {
+    need_root(report.command)?;
+    if !root()
+        .join(format!("tests/src/bin/{}.rs", report.command))
+        .is_file()
+    {
+        bail!("there is no tests/src/bin/{}.rs to run", report.command);
+    }
+    build::agent()?;
+    build::test_programs(&[])?;
+    let mut program = command(release(report.command));
+    program
+        .args(args)
+        .env("ENGINETAP_BIN", release("enginetap"))
+        .env("ENGINETAP_PROGRAMS", shell::target().join("release"))
+        .env("ENGINETAP_REAL", real::place()?)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    let mut child = program
+        .spawn()
+        .with_context(|| format!("cannot start {}", line(&program)))?;
+    let output = child.stdout.take().context("no output")?;
+    let mut kept = String::new();
+    for text in BufReader::new(output).lines() {
+        let text = text?;
+        println!("{text}");
+        // What belongs to a table or names one; the rest is progress.
+        if text.starts_with('|') || text.starts_with("## ") || text.is_empty() {
+            kept.push_str(&text);
+            kept.push('\n');
+        }
+    }
+    let status = child.wait()?;
+    if !status.success() {
+        bail!("{} failed ({status})", line(&program));
+    }
+    if !kept.contains('|') {
+        bail!("{} printed no table", line(&program));
+    }
+    if args.is_empty() {
+        let file = root().join(report.file);
+        fs::write(&file, format!("{}\n{}\n", heading(report)?, kept.trim()))?;
+        println!("written: {}", file.display());
+    }
+    Ok(())
+}
+
+fn heading(report: Report) -> Result<String> {
+    let kernel = capture(command("uname").arg("-r"))?;
+    let date = capture(command("date").args(["-u", "+%F"]))?;
+    let cores = std::thread::available_parallelism()?;
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu
+        .lines()
+        .find_map(|line| Some(line.strip_prefix("model name")?.split_once(": ")?.1.trim()))
+        .unwrap_or("unknown CPU");
+    Ok(format!(
+        "# {}\n\nWritten by `cargo xtask {}` on {}: kernel {}, {cores} cores, {model}.\n",
+        report.title,
+        report.command,
+        date.trim(),
+        kernel.trim(),
+    ))
+}
