@@ -10,7 +10,7 @@ use enginetap_ebpf::abi::flow::closer;
 use crate::bpf::tables::Reasons;
 use crate::ingest::Ingest;
 use crate::metrics::input::{
-    CloseReason, KernelHistogram, MapRow, PageCost, ProbeRow, ProbeState, ProcessStats, WorkloadInput,
+    CloseReason, MapRow, PageCost, ProbeRow, ProbeState, ProcessStats, WorkloadInput,
 };
 use crate::metrics::{NodeInput, OpenRequest, PageInput, Snapshot};
 use crate::probes::{State, Verdict};
@@ -100,11 +100,8 @@ fn counters(ingest: &Ingest, id: WorkloadId, input: &mut WorkloadInput) {
         let closed: u64 = reasons.iter().map(|r| r.1).sum();
         input.connections = w.connections.saturating_sub(closed);
         input.closed = reasons.to_vec();
-        if w.read_delay.iter().any(|n| *n > 0) {
-            input.read_delay =
-                Some(KernelHistogram { cells: w.read_delay.to_vec(), sum_ns: w.read_delay_ns });
-        }
     }
+    input.read_delay = ingest.read_delay(id);
     input.started = ingest.started(id);
 }
 

@@ -63,6 +63,22 @@ pub const READ_DELAY_BOUNDS_NS: [u64; 15] = [
     10_000_000_000,
 ];
 
+/// Number of read-delay buckets, `+Inf` included.
+pub const READ_DELAY_BUCKETS: usize = READ_DELAY_BOUNDS_NS.len() + 1;
+
+/// The bucket a read delay belongs to.
+#[inline(always)]
+pub fn read_delay_bucket(ns: u64) -> usize {
+    let mut i = 0;
+    while i < READ_DELAY_BOUNDS_NS.len() {
+        if ns <= READ_DELAY_BOUNDS_NS[i] {
+            return i;
+        }
+        i += 1;
+    }
+    READ_DELAY_BOUNDS_NS.len()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,6 +89,14 @@ mod tests {
             assert_eq!(gap_bucket(bound), i, "at {bound}");
             assert_eq!(gap_bucket(bound - 1), i, "just below {bound}");
             assert_eq!(gap_bucket(bound + 1), i + 1, "just above {bound}");
+        }
+    }
+
+    #[test]
+    fn read_delays_are_inclusive_too() {
+        for (i, &bound) in READ_DELAY_BOUNDS_NS.iter().enumerate() {
+            assert_eq!(read_delay_bucket(bound), i);
+            assert_eq!(read_delay_bucket(bound + 1), i + 1);
         }
     }
 

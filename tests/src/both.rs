@@ -85,7 +85,7 @@ fn assert_equal(truth: &Truth, summary: &Summary) {
 fn agree(args: &[&str]) -> Summary {
     let server = engine(&[]);
     let summary = load(&server, args);
-    assert_equal(&server.settled(), &summary);
+    assert_equal(&server.ended(summary.requests), &summary);
     summary
 }
 
@@ -238,9 +238,8 @@ fn a_cut_at_every_position_agrees() {
     let count = count.to_string();
     args.extend(["-m".to_owned(), count]);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    assert_equal(&server.settled(), &Summary::default());
     let summary = load(&server, &args);
-    assert_equal(&server.settled(), &summary);
+    assert_equal(&server.ended(summary.requests), &summary);
     assert_eq!(summary.connections, 1);
 }
 
@@ -292,7 +291,7 @@ fn a_client_that_leaves_is_an_abort_on_both_ends() {
             slow,
         ];
         let sum = load(&server, &args);
-        let truth = server.settled();
+        let truth = server.ended(8);
         assert_eq!(
             (sum.outcome(Outcome::Abort), truth.outcome(Outcome::Abort)),
             (8, 8),
@@ -313,7 +312,7 @@ fn a_client_that_leaves_is_an_abort_on_both_ends() {
             late,
         ];
         assert_eq!(load(&server, &args).rows[0].status, 0);
-        let truth = server.settled();
+        let truth = server.ended(9);
         assert_eq!(truth.ended["/v1/chat/completions 0 abort"], 1, "{with}");
         load(
             &server,
@@ -326,7 +325,7 @@ fn a_client_that_leaves_is_an_abort_on_both_ends() {
             ],
         );
         assert_eq!(
-            server.settled().ended["/v1/chat/completions 0 abort"],
+            server.ended(10).ended["/v1/chat/completions 0 abort"],
             2,
             "{with}"
         );
@@ -347,7 +346,7 @@ fn a_server_that_leaves_is_a_reset_on_both_ends() {
     for script in cases {
         let server = engine(&[]);
         let sum = load(&server, &["--script", script]);
-        let truth = server.settled();
+        let truth = server.ended(1);
         assert_eq!(
             (sum.outcome(Outcome::Reset), truth.outcome(Outcome::Reset)),
             (1, 1),
@@ -374,7 +373,7 @@ fn a_slow_reader_and_a_hopping_writer_agree() {
         "1",
     ];
     let sum = load(&server, &args);
-    assert_equal(&server.settled(), &sum);
+    assert_equal(&server.ended(sum.requests), &sum);
     assert_eq!(sum.content_events, 300);
 }
 
@@ -393,7 +392,7 @@ fn many_streams_over_kept_connections_agree() {
         "--warm",
     ];
     let sum = load(&server, &args);
-    assert_equal(&server.settled(), &sum);
+    assert_equal(&server.ended(sum.requests), &sum);
     assert_eq!(
         (sum.requests, sum.content_events, sum.connections),
         (200, 8_000, 100)
@@ -416,7 +415,7 @@ fn a_rate_and_a_time_limit_are_kept() {
         "demo-model",
     ];
     let sum = load(&server, &args);
-    assert_equal(&server.settled(), &sum);
+    assert_equal(&server.ended(sum.requests), &sum);
     assert!((30..=101).contains(&sum.requests), "{}", sum.requests);
 }
 

@@ -22,4 +22,5 @@ pub mod http;
 pub mod page;
 #[cfg(test)]
 mod processes;
+pub mod scene;
 pub mod script;

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use crate::client::{ClientArgs, Summary, run};
 use crate::engine::{EngineArgs, Truth, main};
 use crate::event::Outcome;
-use crate::guard::{Child, ChildBuilder, temp_dir};
+use crate::guard::{Child, ChildBuilder, poll, temp_dir};
 
 const PLAY: &str = "ENGINETAP_TEST_PLAYS_ENGINE";
 const LONG: Duration = Duration::from_secs(20);
@@ -60,6 +60,14 @@ impl Played {
         let line = self.child.wait_line("truth ", LONG);
         serde_json::from_str(&line["truth ".len()..]).unwrap()
     }
+
+    /// Its truth once so many requests have ended.
+    fn ended(&mut self, count: u64) -> Truth {
+        let ended = poll(LONG, || {
+            Some(self.truth()).filter(|truth| truth.count() >= count)
+        });
+        ended.unwrap()
+    }
 }
 
 fn pids(truth: &Truth) -> usize {
@@ -79,7 +87,7 @@ fn workers_share_a_port_and_the_parent_has_their_truth() {
         ));
         let script = "{\"gap_ms\":1}";
         let sum = engine.load(&["-n", "32", "-m", "2", "--warm", "--script", script]);
-        let truth = engine.truth();
+        let truth = engine.ended(64);
         assert_eq!(
             (truth.count(), truth.in_flight, truth.events),
             (64, 0, sum.events),
@@ -137,7 +145,7 @@ fn a_worker_that_exits_is_replaced_and_its_rows_stay() {
     for n in 1..=3 {
         let sum = engine.load(&["--script", "{\"end\":\"exit\"}"]);
         assert_eq!(sum.outcome(Outcome::Success), 1);
-        let truth = engine.truth();
+        let truth = engine.ended(n);
         assert_eq!((truth.count(), pids(&truth)), (n, n as usize));
     }
 }
@@ -180,8 +188,11 @@ fn a_tcp_control_port_tells_the_truth() {
         .unwrap();
     let control = line["control ".len()..].parse().unwrap();
     engine.load(&[]);
-    let reply = crate::http::get(control, "/truth", &[]).unwrap();
-    let truth: Truth = serde_json::from_slice(&reply.body).unwrap();
-    assert_eq!((truth.count(), truth.connections), (1, 1));
+    let truth = poll(LONG, || {
+        let reply = crate::http::get(control, "/truth", &[]).unwrap();
+        let truth: Truth = serde_json::from_slice(&reply.body).unwrap();
+        Some(truth).filter(|truth| truth.count() == 1)
+    });
+    assert_eq!(truth.unwrap().connections, 1);
     assert!(!engine.child.has_exited());
 }

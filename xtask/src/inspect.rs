@@ -18,12 +18,7 @@ type Programs = BTreeMap<(String, String), u64>;
 pub fn run(compare: bool) -> Result<()> {
     let tools = toolchain().map_err(|missing| anyhow::anyhow!("{missing}"))?;
     let bpf = target().join("bpf");
-    // The older one first: what is left in the build cache is the current one.
-    let earlier = if compare {
-        last_commit(&tools, &bpf)
-    } else {
-        None
-    };
+    let earlier = if compare { last_commit(&tools) } else { None };
     let path = build(&tools, shell::root(), &bpf).map_err(anyhow::Error::msg)?;
     let programs = read(&path)?;
 
@@ -78,25 +73,29 @@ fn read(path: &Path) -> Result<Programs> {
     Ok(programs)
 }
 
-/// The counts of the last commit's object, if there is one and it builds.
-fn last_commit(tools: &Toolchain, bpf: &Path) -> Option<Programs> {
-    let dir = target().join("bpf-last-commit");
+/// The counts of the last commit's object, if there is one and it builds. It has a build cache of its
+/// own: cargo takes packages of the same relative path for the same, whatever workspace they are of.
+fn last_commit(tools: &Toolchain) -> Option<Programs> {
+    let dir = target().join("last-commit");
+    let tree = dir.join("tree");
     let result = (|| -> Result<Programs> {
-        if dir.exists() {
-            fs::remove_dir_all(&dir)?;
+        if tree.exists() {
+            fs::remove_dir_all(&tree)?;
         }
-        fs::create_dir_all(&dir)?;
+        fs::create_dir_all(&tree)?;
         let tar = dir.join("tree.tar");
         let dirty = run_quietly(git().args(["diff", "--quiet", "HEAD"])).is_err();
         let commit = if dirty { "HEAD" } else { "HEAD~1" };
         run_quietly(git().args(["archive", "-o"]).arg(&tar).arg(commit))?;
-        run_quietly(command("tar").arg("-xf").arg(&tar).arg("-C").arg(&dir))?;
-        read(&build(tools, &dir, bpf).map_err(anyhow::Error::msg)?)
+        // Times of now (-m): with the commit's, cargo would see nothing new.
+        run_quietly(command("tar").arg("-xmf").arg(&tar).arg("-C").arg(&tree))?;
+        read(&build(tools, &tree, &dir.join("bpf")).map_err(anyhow::Error::msg)?)
     })();
     if let Err(why) = &result {
+        let why = why.to_string();
         println!(
             "nothing to compare with: {}",
-            why.to_string().lines().next().unwrap_or_default()
+            why.lines().next().unwrap_or_default()
         );
     }
     result.ok()

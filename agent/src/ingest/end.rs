@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use enginetap_ebpf::abi::counters::outcome as kernel;
 use enginetap_ebpf::abi::record::{End, end_flag};
-use enginetap_ebpf::hist::gap_bucket;
+use enginetap_ebpf::hist::{gap_bucket, read_delay_bucket};
 use zeroize::Zeroizing;
 
 use super::entry::Entry;
@@ -91,6 +91,15 @@ impl Ingest {
             .or(last.model.clone())
             .or(unary.model);
         let usable = flags & (end_flag::GAP | end_flag::ADOPTED) == 0;
+        if usable
+            && class == Class::Inference
+            && end.read_ns >= end.start_ns
+            && let Some(known) = self.known.get_mut(&entry.workload)
+        {
+            let delay = end.read_ns - end.start_ns;
+            known.read_delay[read_delay_bucket(delay)] += 1;
+            known.read_delay_ns += delay;
+        }
         let seen = Seen { end, entry: &entry, last: &last, stream, usable };
         let tokens = tokens(&seen, unary.tokens);
         let first_token_unknown = stream && class == Class::Inference && entry.stream.first_token_ns.is_none();

@@ -18,8 +18,10 @@ use crate::bpf::control::Control;
 use crate::bpf::ring::{Record, Ring};
 use crate::bpf::tables::Tables;
 use crate::engines;
+use crate::metrics::input::KernelHistogram;
 use crate::metrics::{ResponseHead, Store};
 use crate::vocab::{Class, Engine, Status, Streaming, WorkloadId};
+use enginetap_ebpf::hist::READ_DELAY_BUCKETS;
 use entry::{Entry, Finding};
 use parked::Parked;
 pub use parked::reaches;
@@ -55,6 +57,9 @@ struct Known {
     engine: Engine,
     /// Requests counted by the agent because they began before the workload had a number.
     started: u64,
+    /// Time from a request's first byte to the first read, by bucket, and its sum.
+    read_delay: [u64; READ_DELAY_BUCKETS],
+    read_delay_ns: u64,
 }
 
 /// See the module.
@@ -229,7 +234,12 @@ impl Ingest {
 
     /// Gives a workload its number: from now on its requests are counted.
     pub fn know(&mut self, workload: WorkloadId, engine: Engine) {
-        let known = self.known.entry(workload.0).or_insert(Known { engine, started: 0 });
+        let known = self.known.entry(workload.0).or_insert(Known {
+            engine,
+            started: 0,
+            read_delay: [0; READ_DELAY_BUCKETS],
+            read_delay_ns: 0,
+        });
         known.engine = engine;
     }
 
@@ -272,6 +282,15 @@ impl Ingest {
     pub fn started(&self, workload: WorkloadId) -> u64 {
         let kernel = self.tables.workload(workload.0).map(|w| w.started).unwrap_or(0);
         kernel + self.known.get(&workload.0).map_or(0, |k| k.started)
+    }
+
+    /// How long a workload's requests waited to be read; `None` without a sample.
+    pub fn read_delay(&self, workload: WorkloadId) -> Option<KernelHistogram> {
+        let known = self.known.get(&workload.0)?;
+        known.read_delay.iter().any(|n| *n > 0).then(|| KernelHistogram {
+            cells: known.read_delay.to_vec(),
+            sum_ns: known.read_delay_ns,
+        })
     }
 
     /// Open requests of all workloads: workload, class, age.

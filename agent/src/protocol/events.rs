@@ -362,7 +362,10 @@ mod tests {
     #[test]
     fn only_events_with_a_data_line_count() {
         let body = b"\xef\xbb\xbf: ping\n\nevent: ping\ndata: {\"type\":\"ping\"}\n\nid: 1\n\n\n\ndatabase: x\n\ndata\n\ndata:{\"a\":\ndata: 1}\n\ndata: cut";
-        assert_eq!(read(StreamFraming::Sse, body), [EventKind::NoContent; 3]);
+        assert_eq!(
+            read(StreamFraming::Sse, body),
+            [EventKind::Ping, EventKind::NoContent, EventKind::NoContent]
+        );
         assert_eq!(
             read(
                 StreamFraming::Sse,

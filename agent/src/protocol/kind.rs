@@ -10,8 +10,10 @@ use super::json::{Ending, Json};
 pub enum EventKind {
     /// Generated content: text, reasoning, refusal, tool call, audio, image.
     Content,
-    /// None: role-only and empty deltas, starts, finishes, pings.
+    /// None: role-only and empty deltas, starts, finishes.
     NoContent,
+    /// An `event: ping`: a sign of life.
+    Ping,
     /// OpenAI's last chunk: a usage and no choices.
     UsageOnly,
     /// `[DONE]`.
@@ -26,9 +28,12 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// Whether it ends no gap: `[DONE]` and a usage-only event.
+    /// Whether it ends no gap: `[DONE]`, a ping and a usage-only event.
     pub fn is_silent(self) -> bool {
-        matches!(self, EventKind::Done | EventKind::UsageOnly)
+        matches!(
+            self,
+            EventKind::Done | EventKind::Ping | EventKind::UsageOnly
+        )
     }
 }
 
@@ -38,6 +43,9 @@ pub fn classify(name: &[u8], payload: &[u8], whole: bool) -> EventKind {
     let text = payload.trim_ascii();
     if whole && text == b"[DONE]" {
         return EventKind::Done;
+    }
+    if name == b"ping" {
+        return EventKind::Ping;
     }
     if whole && text.is_empty() {
         return EventKind::NoContent;

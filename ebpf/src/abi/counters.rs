@@ -5,8 +5,6 @@ use super::pod;
 
 /// Workloads that can be told apart; number 0 stands for "none yet".
 pub const WORKLOADS: u32 = 1024;
-/// Buckets of the read-delay histogram, `+Inf` included.
-pub const READ_DELAY_BUCKETS: usize = 16;
 
 /// What the kernel counts for a workload. Every field is changed by atomic adds only.
 #[repr(C)]
@@ -28,14 +26,8 @@ pub struct Workload {
     pub unseen: u64,
     /// Connections on which HTTP/1.1 could not be followed.
     pub unparsed: u64,
-    /// Explicit padding.
-    pub pad: [u64; 1],
-    /// Requests by the delay between their first byte and the first read.
-    pub read_delay: [u64; READ_DELAY_BUCKETS],
-    /// Sum of those delays in nanoseconds.
-    pub read_delay_ns: u64,
 }
-pod!(Workload, 8 * (4 + closer::COUNT + 4 + READ_DELAY_BUCKETS + 1));
+pod!(Workload, 8 * (4 + closer::COUNT + 3));
 
 /// Values of an outcome as the kernel tells it.
 pub mod outcome {

@@ -89,6 +89,9 @@ pub mod dir_flag {
     /// The current line began in a gap and cannot be interpreted.
     pub const LINE_UNKNOWN: u32 = 1 << 13;
 
+    /// The current event is a ping.
+    pub const EVENT_PING: u32 = 1 << 14;
+
     /// Flags that belong to one message and are cleared when the next begins.
     pub const PER_MESSAGE: u32 = LONG_LINE
         | LENGTH
@@ -97,6 +100,7 @@ pub mod dir_flag {
         | NDJSON
         | EVENT_DATA
         | EVENT_DONE
+        | EVENT_PING
         | GAP
         | PIECE_LOST
         | TOLD

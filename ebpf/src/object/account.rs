@@ -26,6 +26,8 @@ const NO_WAKEUP: u64 = 1;
 pub const WAKEUP: u64 = 2;
 /// Bytes in the ring from which the reader is woken.
 const FILL: u64 = 1024 * 1024;
+/// Bytes in the ring from which pieces are refused, so that ends still find room.
+const PIECES: u64 = 5 * 1024 * 1024;
 
 /// Flags with which a record is submitted: the reader is left alone until the ring fills up, and
 /// comes by itself every 50 ms.
@@ -91,7 +93,14 @@ pub unsafe extern "C" fn hand_over(skb: *mut __sk_buff, f: *mut Flow, off: u32, 
             (*f).started
         };
         let small = len <= PIECE_SMALL as u32;
-        let p = if small { reserve::<PieceSmall>() } else { reserve::<PieceLarge>() };
+        let crowded = bpf_ringbuf_query(&raw const RING as *mut c_void, 0) > PIECES;
+        let p = if crowded {
+            core::ptr::null_mut()
+        } else if small {
+            reserve::<PieceSmall>()
+        } else {
+            reserve::<PieceLarge>()
+        };
         let ok = !p.is_null();
         if ok {
             let head = p as *mut Piece;
@@ -103,8 +112,20 @@ pub unsafe extern "C" fn hand_over(skb: *mut __sk_buff, f: *mut Flow, off: u32, 
             (*head).flags = flags;
             (*head).pad = 0;
             let data = p.add(core::mem::size_of::<Piece>()) as *mut c_void;
-            let room = if small { PIECE_SMALL } else { PIECE_LARGE } as u32;
-            if len == 0 || len > room || bpf_skb_load_bytes(skb as *const c_void, off, data, len) != 0 {
+            // Read again, so that the compiler cannot drop or widen the checks the verifier needs.
+            let len = core::ptr::read_volatile(&raw const len);
+            let read = if small {
+                if len == 0 || len > PIECE_SMALL as u32 {
+                    1
+                } else {
+                    bpf_skb_load_bytes(skb as *const c_void, off, data, len)
+                }
+            } else if len == 0 || len > PIECE_LARGE as u32 {
+                1
+            } else {
+                bpf_skb_load_bytes(skb as *const c_void, off, data, len)
+            };
+            if read != 0 {
                 (*head).len = 0;
             }
             submit(p);

@@ -89,7 +89,7 @@ pub unsafe fn status_of(d: *const Dir, len: u32) -> u32 {
             byte(d, 10).wrapping_sub(b'0') as u32,
             byte(d, 11).wrapping_sub(b'0') as u32,
         );
-        if a < 1 || a > 9 || b > 9 || c > 9 {
+        if !(1..=9).contains(&a) || b > 9 || c > 9 {
             return 0;
         }
         a * 100 + b * 10 + c

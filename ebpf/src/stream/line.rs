@@ -1,6 +1,7 @@
 //! Lines of heads, chunk sizes and trailers: collected up to 64 bytes in the direction, so that any
 //! split gives the same line; what follows is skipped.
 
+use super::once::line_newline;
 use super::{Cursor, Env};
 use crate::abi::flow::{Dir, LINE, dir_flag as flag};
 
@@ -34,7 +35,7 @@ pub unsafe fn line_step<E: Env>(e: &mut E, d: *mut Dir, c: *mut Cursor) -> Line 
     // indices are masked or compared with the array's length before use.
     unsafe {
         let pos = (*c).pos;
-        let avail = (*c).end - pos;
+        let avail = (*c).stop() - pos;
         let long = (*d).flags & flag::LONG_LINE != 0;
         let have = if long { 0 } else { (*d).line_len & (LINE as u32 - 1) };
         let room = LINE as u32 - have;
@@ -43,18 +44,8 @@ pub unsafe fn line_step<E: Env>(e: &mut E, d: *mut Dir, c: *mut Cursor) -> Line 
         if !e.load::<{ LINE as u32 }>(pos, line.add(have as usize), take) {
             return Line::Unreadable;
         }
-        let words = line as *const u64;
         let stop = have + take;
-        let mut at = LINE as u32;
-        let mut i = 0;
-        while i < LINE / 8 {
-            let hit = newline_in(words.add(i).read());
-            if hit < 8 {
-                at = i as u32 * 8 + hit;
-                break;
-            }
-            i += 1;
-        }
+        let at = line_newline(d);
         if at < stop && at >= have {
             let used = at - have + 1;
             (*c).pos = pos + used;

@@ -1,17 +1,17 @@
 //! Messages of a direction: where each begins, how long its body is, where it ends; and what
 //! becomes of requests whose bytes were missed.
 
-use super::http1::{chunk_size, first4, header, method, method_of, status_of};
+use super::http1::{first4, method, method_of, status_of};
 use super::line::{Line, byte, line_step};
+use super::once::{line_chunk_size, line_header, reply_reset};
 use super::{
     BODY_CAPTURE, Cursor, Ending, Env, HEAD_CAPTURE, HEAD_MAX, STREAM_CAPTURE, STREAM_EVENTS, TAIL_PIECES, sse,
 };
 use crate::abi::counters::unparsed;
 use crate::abi::flow::{
-    Dir, Flow, PIPELINE, Reply, Request, dir_flag as flag, request_flag, state,
+    Dir, Flow, PIPELINE, Request, dir_flag as flag, request_flag, state,
 };
 use crate::abi::record::{PIECE_LARGE, piece_flag};
-use crate::hist::GAP_BUCKETS;
 
 const SLOT: u32 = PIPELINE as u32 - 1;
 
@@ -40,15 +40,17 @@ pub unsafe fn step<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, c: *mut C
                 (*c).pos = end;
                 return false;
             }
-            state::IDLE => {
-                if !begin::<E, REPLY>(e, f, d, c) {
-                    (*c).pos = end;
-                    return false;
-                }
+            state::IDLE if !begin::<E, REPLY>(e, f, d, c) => {
+                (*c).pos = end;
+                return false;
             }
             _ => {}
         }
-        if pos >= (*c).captured_to && capture::<E, REPLY>(e, f, d, c) {
+        let captured_to = (*c).captured_to;
+        // A body is hopped over at once, so what is wanted of its beginning is handed over ahead.
+        let ahead = captured_to > pos && hops::<REPLY>(d) && (*d).remaining > (captured_to - pos) as u64;
+        let from = if ahead { captured_to } else { pos };
+        if from >= captured_to && from < end && capture::<E, REPLY>(e, f, d, c, from) {
             return true;
         }
         match (*d).state {
@@ -56,6 +58,13 @@ pub unsafe fn step<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, c: *mut C
             _ => lines::<E, REPLY>(e, f, d, c),
         }
     }
+}
+
+/// Whether the direction is in a body of known length that is not read.
+#[inline(always)]
+unsafe fn hops<const REPLY: bool>(d: *const Dir) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { (*d).state == state::BODY && !(REPLY && (*d).flags & (flag::SSE | flag::NDJSON) != 0) }
 }
 
 /// The first byte of a message is next; false when it belongs to no message.
@@ -89,7 +98,7 @@ unsafe fn begin<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir,
         (*d).first_ns = (*c).now;
         (*c).captured_to = (*c).pos;
         if REPLY {
-            reset_reply(&raw mut (*f).reply, (*c).now);
+            reply_reset(&raw mut (*f).reply, (*c).now);
         } else {
             (&raw mut (*f).read_ns).write_volatile(0);
         }
@@ -97,31 +106,15 @@ unsafe fn begin<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir,
     }
 }
 
+/// Hands over the bytes of the message's beginning that lie at `from`, if they are wanted.
 #[inline(always)]
-unsafe fn reset_reply(r: *mut Reply, now: u64) {
-    // SAFETY: the index is below the array's length.
-    unsafe {
-        (*r).head_ns = now;
-        (*r).event_ns = 0;
-        (*r).held_gap_ns = 0;
-        (*r).gap_sum_ns = 0;
-        (*r).progress_ns = now;
-        (*r).events = 0;
-        (*r).events_reported = 0;
-        (*r).events_captured = 0;
-        (*r).done = 0;
-        let gaps = &raw mut (*r).gaps as *mut u32;
-        let mut i = 0;
-        while i < GAP_BUCKETS {
-            *gaps.add(i) = 0;
-            i += 1;
-        }
-    }
-}
-
-/// Hands over the next bytes of the message's beginning, if they are wanted.
-#[inline(always)]
-unsafe fn capture<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor) -> bool {
+unsafe fn capture<E: Env, const REPLY: bool>(
+    e: &mut E,
+    f: *mut Flow,
+    d: *mut Dir,
+    c: *mut Cursor,
+    from: u32,
+) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
         let captured = (*d).captured;
@@ -137,7 +130,7 @@ unsafe fn capture<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Di
         if captured >= limit {
             return false;
         }
-        let mut len = (*c).end - (*c).pos;
+        let mut len = (*c).end - from;
         if len > limit - captured {
             len = limit - captured;
         }
@@ -146,11 +139,12 @@ unsafe fn capture<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Di
         }
         let kind = if REPLY { piece_flag::REPLY } else { 0 };
         let broken = if (*d).flags & flag::PIECE_LOST != 0 { piece_flag::BROKEN } else { 0 };
-        if !e.piece(f, (*c).pos, len, (*d).message_bytes, kind | broken, (*c).now) {
+        let offset = (*d).message_bytes + (from - (*c).pos) as u64;
+        if !e.piece(f, from, len, offset, kind | broken, (*c).now) {
             (*d).flags |= flag::PIECE_LOST;
         }
         (*d).captured = captured + len;
-        (*c).captured_to = (*c).pos + len;
+        (*c).captured_to = from + len;
         true
     }
 }
@@ -161,8 +155,7 @@ unsafe fn data<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, 
     // SAFETY: the caller's promise.
     unsafe {
         let pos = (*c).pos;
-        let avail = (*c).end - pos;
-        let mut n = avail;
+        let mut n = if hops::<REPLY>(d) { (*c).end - pos } else { (*c).stop() - pos };
         if (*d).state != state::UNTIL_CLOSE && (n as u64) > (*d).remaining {
             n = (*d).remaining as u32;
         }
@@ -197,6 +190,10 @@ unsafe fn end_of_body<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mu
     unsafe {
         let left = (*d).remaining - n as u64;
         if left >= BODY_CAPTURE as u64 || (*c).pos + n <= (*c).captured_to || (*d).tail_pieces >= TAIL_PIECES {
+            return;
+        }
+        // Small segments: begin where as many pieces of this size as are left reach the end.
+        if left > n as u64 * (TAIL_PIECES - 1 - (*d).tail_pieces) as u64 {
             return;
         }
         let mut len = n;
@@ -245,6 +242,10 @@ unsafe fn unreadable<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut
 unsafe fn lines<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
+        if !REPLY && (*d).state == state::FIRST_LINE && (*d).first_ns == 0 {
+            (*d).first_ns = (*c).now;
+            (&raw mut (*f).read_ns).write_volatile(0);
+        }
         let found = line_step(e, d, c);
         let (whole, len) = match found {
             Line::Unreadable => {
@@ -254,6 +255,7 @@ unsafe fn lines<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir,
             Line::More => {
                 if !REPLY
                     && (*d).state == state::FIRST_LINE
+                    && (*d).flags & flag::LONG_LINE == 0
                     && (*d).line_len >= 4
                     && let Err(reason) = method_of(first4(d))
                 {
@@ -282,15 +284,15 @@ unsafe fn lines<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir,
                     } else {
                         complete::<E, REPLY>(e, f, d, c);
                     }
-                } else if (*d).state == state::HEADERS && len != u32::MAX && !header(d, len) {
+                } else if (*d).state == state::HEADERS && len != u32::MAX && line_header(d, len) == 0 {
                     dead(e, f, d, unparsed::BAD_FRAMING);
                 }
             }
             state::CHUNK_SIZE => {
                 if len != u32::MAX {
-                    match chunk_size(d, len) {
-                        Some(size) => (*d).remaining = size,
-                        None => {
+                    match line_chunk_size(d, len) {
+                        size if size != u64::MAX => (*d).remaining = size,
+                        _ => {
                             dead(e, f, d, unparsed::BAD_FRAMING);
                             return true;
                         }
@@ -331,7 +333,11 @@ unsafe fn first_line<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut
             return;
         }
         if whole && len < 2 && (len == 0 || byte(d, 0) == b'\r') {
-            // Empty lines before a first line are to be ignored (RFC 9112, 2.2).
+            // Empty lines before a first line are to be ignored (RFC 9112, 2.2): the request begins
+            // with the byte that follows.
+            if !REPLY {
+                (*d).first_ns = 0;
+            }
             return;
         }
         if REPLY {
@@ -459,7 +465,7 @@ unsafe fn end_one<E: Env>(e: &mut E, f: *mut Flow, ending: Ending, now: u64, exc
         e.ended(f, number & SLOT, ending, now, excess);
         core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
         (&raw mut (*f).ended).write_volatile(number);
-        reset_reply(&raw mut (*f).reply, 0);
+        reply_reset(&raw mut (*f).reply, 0);
         (*f).replies.message_bytes = 0;
         (*f).replies.code = 0;
     }
@@ -491,14 +497,17 @@ pub unsafe fn end_all<E: Env>(e: &mut E, f: *mut Flow, ending: Ending, upto: u32
 unsafe fn gap_in<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor, n: u32) {
     // SAFETY: the caller's promise.
     unsafe {
+        let st = (*d).state;
+        if st == state::DEAD {
+            return;
+        }
         e.missed(f);
         (*d).flags |= flag::GAP | flag::PIECE_LOST;
-        if !REPLY && (*f).started != (*f).ended {
+        if !REPLY && (state::BODY..=state::TRAILERS).contains(&st) {
             let r: *mut Request = (&raw mut (*f).open as *mut Request).add(((*f).started & SLOT) as usize);
             (*r).flags |= request_flag::GAP;
         }
         let n = n as u64;
-        let st = (*d).state;
         let inside = match st {
             state::BODY | state::CHUNK_DATA => n <= (*d).remaining,
             state::UNTIL_CLOSE => true,
@@ -514,9 +523,6 @@ unsafe fn gap_in<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir
                     _ => {}
                 }
             }
-            return;
-        }
-        if st == state::DEAD {
             return;
         }
         (*d).state = state::UNSYNCED;

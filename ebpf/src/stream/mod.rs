@@ -10,7 +10,10 @@
 mod http1;
 mod line;
 mod message;
+mod once;
 mod sse;
+#[cfg(test)]
+mod tests;
 
 pub use message::{end_all, gap, step};
 
@@ -51,6 +54,14 @@ pub struct Cursor {
     pub pad: u32,
     /// Bytes of the event stream being looked at.
     pub window: [u64; WINDOW / 8],
+}
+
+impl Cursor {
+    /// Where the next step has to stop, so that pieces follow each other without a hole.
+    #[inline(always)]
+    fn stop(&self) -> u32 {
+        if self.captured_to > self.pos { self.captured_to } else { self.end }
+    }
 }
 
 /// How a request ended, as the machine knows it.

@@ -5,14 +5,15 @@
 //! alone do not. A line of JSON counts when its newline arrives and it is not empty. Lines end with
 //! LF or CRLF; a lone CR, which no engine sends, is not taken as a line end.
 
-use super::line::newline_in;
+use super::once::{reply_add_gap, window_newline};
 use super::{Cursor, Ending, Env, PROGRESS_NS, WINDOW};
 use crate::abi::flow::{Dir, Flow, PIPELINE, Reply, dir_flag as flag};
-use crate::hist::gap_bucket;
 
 const DATA: u64 = u64::from_le_bytes(*b"data:\0\0\0");
 const DATA_BARE: u64 = u64::from_le_bytes(*b"data\0\0\0\0");
 const DATA_BARE_CR: u64 = u64::from_le_bytes(*b"data\r\0\0\0");
+const PING: u64 = u64::from_le_bytes(*b"event: p");
+const PING_TIGHT: u64 = u64::from_le_bytes(*b"event:pi");
 const DONE: u64 = u64::from_le_bytes(*b"data: [D");
 const DONE_TIGHT: u64 = u64::from_le_bytes(*b"data:[DO");
 
@@ -30,16 +31,7 @@ pub unsafe fn scan<E: Env>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor,
         if !e.load::<{ WINDOW as u32 }>((*c).pos, window as *mut u8, take) {
             return 0;
         }
-        let mut at = WINDOW as u32;
-        let mut i = 0;
-        while i < WINDOW / 8 {
-            let hit = newline_in(window.add(i).read());
-            if hit < 8 {
-                at = i as u32 * 8 + hit;
-                break;
-            }
-            i += 1;
-        }
+        let at = window_newline(c);
         let ended = at < take;
         let part = if ended { at } else { take };
         let len = (*d).event_len;
@@ -84,17 +76,41 @@ unsafe fn line<E: Env>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor, len
         }
         if blank {
             if flags & flag::EVENT_DATA != 0 {
-                event(e, f, d, c, flags & flag::EVENT_DONE != 0);
+                if flags & flag::EVENT_PING != 0 {
+                    ping(f, d, c);
+                } else {
+                    event(e, f, d, c, flags & flag::EVENT_DONE != 0);
+                }
             }
-            (*d).flags &= !(flag::EVENT_DATA | flag::EVENT_DONE);
+            (*d).flags &= !(flag::EVENT_DATA | flag::EVENT_DONE | flag::EVENT_PING);
+            return;
+        }
+        // `event: ping` is the only event name of these dialects that begins with a p.
+        if (word == PING && (len == 11 || len == 12)) || (word == PING_TIGHT && (len == 10 || len == 11)) {
+            (*d).flags |= flag::EVENT_PING;
             return;
         }
         if word & 0xff_ffff_ffff == DATA || word == DATA_BARE || word == DATA_BARE_CR {
             let mut found = flag::EVENT_DATA;
-            if flags & flag::EVENT_DATA == 0 && (word == DONE || word == DONE_TIGHT) {
+            let tight = word == DONE_TIGHT && (len == 11 || len == 12);
+            let done = tight || word == DONE && (len == 12 || len == 13);
+            if flags & flag::EVENT_DATA == 0 && done {
                 found |= flag::EVENT_DONE;
             }
             (*d).flags |= found;
+        }
+    }
+}
+
+/// A ping is complete: it counts, and ends no gap.
+#[inline(always)]
+unsafe fn ping(f: *mut Flow, d: *mut Dir, c: *mut Cursor) {
+    // SAFETY: the caller's promise holds.
+    unsafe {
+        let r: *mut Reply = &raw mut (*f).reply;
+        (*r).events += 1;
+        if (*c).pos <= (*c).captured_to && (*d).flags & flag::PIECE_LOST == 0 {
+            (*r).events_captured = (*r).events;
         }
     }
 }
@@ -116,7 +132,7 @@ unsafe fn event<E: Env>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor, do
         } else if !done {
             let held = (*r).held_gap_ns;
             if held != 0 {
-                add_gap(r, held);
+                reply_add_gap(r, held);
             }
             let last = (*r).event_ns;
             let gap = if last != 0 && now > last { now - last } else { 1 };
@@ -128,20 +144,10 @@ unsafe fn event<E: Env>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor, do
         }
         if now - (*r).progress_ns > PROGRESS_NS && (*r).progress_ns != 0 {
             (*r).progress_ns = now;
-            let slot = ((*f).ended + 1) & (PIPELINE as u32 - 1);
+            let slot = (*f).ended.wrapping_add(1) & (PIPELINE as u32 - 1);
             if e.ended(f, slot, Ending::Progress, now, 0) {
                 (*r).events_reported = (*r).events;
             }
         }
-    }
-}
-
-#[inline(always)]
-unsafe fn add_gap(r: *mut Reply, gap: u64) {
-    // SAFETY: `gap_bucket` is below the array's length.
-    unsafe {
-        (*r).gap_sum_ns += gap;
-        let cell = (&raw mut (*r).gaps as *mut u32).add(gap_bucket(gap));
-        *cell += 1;
     }
 }

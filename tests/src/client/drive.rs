@@ -21,6 +21,7 @@ pub(super) struct Totals {
     pub rows: Vec<ClientRow>,
     connections: u64,
     connect_errors: u64,
+    unreached: u64,
     pub stale: u64,
 }
 
@@ -112,12 +113,11 @@ async fn all(args: ClientArgs) -> Summary {
             eprintln!("{}: {error}", path.display());
         }
     }
-    let (connections, connect_errors, stale) =
-        (totals.connections, totals.connect_errors, totals.stale);
     Summary {
-        connections,
-        connect_errors,
-        stale,
+        connections: totals.connections,
+        connect_errors: totals.connect_errors,
+        unreached: totals.unreached,
+        stale: totals.stale,
         ..Summary::of(totals.rows)
     }
 }
@@ -209,6 +209,7 @@ impl Driver {
             self.shared.totals().connect_errors += 1;
             sleep(Duration::from_millis(25)).await;
         }
+        self.shared.totals().unreached += 1;
         false
     }
 

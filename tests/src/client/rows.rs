@@ -93,6 +93,8 @@ pub struct Summary {
     pub connections: u64,
     /// Connections that could not be opened.
     pub connect_errors: u64,
+    /// Connections given up: the server could not be reached for long.
+    pub unreached: u64,
     /// Requests repeated because a kept connection had been closed.
     pub stale: u64,
     /// Seconds from the first start to the last end.

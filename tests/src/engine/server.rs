@@ -135,14 +135,15 @@ impl Server {
         self.shared.sink.truth()
     }
 
-    /// The truth once no request is open; panics after ten seconds.
-    pub fn settled(&self) -> Truth {
+    /// The truth once `count` requests have ended and none is open; panics
+    /// after ten seconds.
+    pub fn ended(&self, count: u64) -> Truth {
         let truth = crate::guard::poll(Duration::from_secs(10), || {
-            Some(self.truth()).filter(|truth| truth.in_flight == 0)
+            Some(self.truth()).filter(|truth| truth.in_flight == 0 && truth.count() >= count)
         });
         match truth {
             Some(truth) => truth,
-            None => panic!("requests are still open: {:?}", self.truth().ended),
+            None => panic!("not {count} have ended: {:?}", self.truth()),
         }
     }
 }

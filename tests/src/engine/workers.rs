@@ -86,8 +86,8 @@ impl Signals {
 
     pub async fn wait(&mut self) {
         tokio::select! {
-            _ = self.term.recv() => {}
-            _ = self.int.recv() => {}
+            _ = self.term.recv() => eprintln!("SIGTERM"),
+            _ = self.int.recv() => eprintln!("SIGINT"),
         }
     }
 }

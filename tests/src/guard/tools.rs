@@ -165,18 +165,16 @@ impl Engine {
         serde_json::from_str(line.trim_start_matches("truth ")).expect("truth is JSON")
     }
 
-    /// Its truth once no request is open; panics after ten seconds.
-    pub fn settled(&mut self) -> Truth {
+    /// Its truth once `count` requests have ended (since the start or the last
+    /// reset) and none is open; panics after ten seconds. A request that its
+    /// client left may reach the engine after the client is done.
+    pub fn ended(&mut self, count: u64) -> Truth {
         let mut last = Truth::default();
-        let settled = poll(Duration::from_secs(10), || {
+        let ended = poll(Duration::from_secs(10), || {
             last = self.truth();
-            (last.in_flight == 0).then_some(())
+            (last.in_flight == 0 && last.count() >= count).then_some(())
         });
-        assert!(
-            settled.is_some(),
-            "requests are still open: {:?}",
-            last.ended
-        );
+        assert!(ended.is_some(), "not {count} have ended: {:?}", last.ended);
         last
     }
 
