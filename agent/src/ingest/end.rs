@@ -63,7 +63,7 @@ impl Ingest {
         let chunked = flags & end_flag::CHUNKED != 0;
         let framing = if flags & end_flag::NDJSON != 0 { StreamFraming::Ndjson } else { StreamFraming::Sse };
         let last = if stream && !tail.is_empty() { read_tail(tail, framing, chunked) } else { TailFacts::default() };
-        let unary = if stream { ReplyFacts::default() } else { unary_facts(&entry, tail, chunked) };
+        let unary = if stream { ReplyFacts::default() } else { unary_facts(&mut entry, tail, chunked) };
         let error = entry.stream.error.or(last.error).or(unary.error);
         let class = entry.route.map_or(Class::Unknown, |r| r.class);
         let route = entry.route.map_or("other", |r| r.route);
@@ -78,9 +78,9 @@ impl Ingest {
         };
         if class == Class::Control
             && end.status == 200
-            && let Some(reply) = &entry.reply
+            && let Some(reply) = entry.reply.clone()
         {
-            for model in model_ids(reply, entry.reply_body().0, super::MODELS_LISTED) {
+            for model in model_ids(&reply, entry.reply_body().0, super::MODELS_LISTED) {
                 self.store.serve_model(WorkloadId(entry.workload), &model);
             }
         }
@@ -180,10 +180,10 @@ impl Ingest {
     }
 }
 
-fn unary_facts(entry: &Entry, tail: &[u8], chunked: bool) -> ReplyFacts {
-    let Some(reply) = &entry.reply else { return ReplyFacts::default() };
+fn unary_facts(entry: &mut Entry, tail: &[u8], chunked: bool) -> ReplyFacts {
+    let Some(reply) = entry.reply.clone() else { return ReplyFacts::default() };
     let (prefix, end) = entry.reply_body();
-    read_reply(reply, prefix, if chunked || end.is_empty() { tail } else { end })
+    read_reply(&reply, prefix, if chunked || end.is_empty() { tail } else { end })
 }
 
 fn outcome_of(value: u32) -> Outcome {

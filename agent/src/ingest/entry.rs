@@ -53,6 +53,23 @@ impl Message {
         self.start.extend_from_slice(fresh);
     }
 
+    /// The body of a message whose head has `head` bytes: its beginning, and its end if that was
+    /// captured and is surely the end of a body of `length` bytes. When the two meet they are
+    /// joined, and there is no end.
+    fn body(&mut self, head: usize, length: Option<u64>) -> (&[u8], &[u8]) {
+        let whole = length.map(|n| head as u64 + n);
+        let from = self.tail_end - self.tail.len() as u64;
+        if whole != Some(self.tail_end) {
+            self.tail.clear();
+        } else if !self.broken && from <= self.start.len() as u64 {
+            let known = (self.start.len() as u64 - from) as usize;
+            let fresh = self.tail.get(known..).unwrap_or_default().to_vec();
+            self.start.extend_from_slice(&fresh);
+            self.tail.clear();
+        }
+        (self.start.get(head..).unwrap_or_default(), &self.tail)
+    }
+
     /// Forgets everything.
     pub fn clear(&mut self) {
         *self = Message::default();
@@ -176,12 +193,11 @@ impl Entry {
         if self.facts.is_none() {
             let facts = match &self.head {
                 Some(head) => {
-                    let body = self.request_bytes.start.get(head.head_len..).unwrap_or_default();
-                    request_facts(head, body, &self.request_bytes.tail)
+                    let (start, end) = self.request_bytes.body(head.head_len, head.framing.content_length);
+                    request_facts(head, start, end)
                 }
                 None => RequestFacts::default(),
             };
-            // A tail may come with a later piece: only a final answer is kept.
             self.facts = Some(facts);
             self.request_bytes.clear();
         }
@@ -271,8 +287,53 @@ impl Entry {
     }
 
     /// The captured body of an unstreamed reply: its beginning and its end.
-    pub fn reply_body(&self) -> (&[u8], &[u8]) {
-        let skip = self.reply.as_ref().map_or(0, |h| h.head_len);
-        (self.reply_bytes.start.get(skip..).unwrap_or_default(), &self.reply_bytes.tail)
+    pub fn reply_body(&mut self) -> (&[u8], &[u8]) {
+        let (head, length) =
+            self.reply.as_ref().map_or((0, None), |h| (h.head_len, h.framing.content_length));
+        self.reply_bytes.body(head, length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(start: &[u8], tail_at: u64, tail: &[u8]) -> Message {
+        let mut m = Message::default();
+        m.add(0, start, false);
+        m.add(tail_at, tail, true);
+        m
+    }
+
+    #[test]
+    fn a_beginning_and_an_end_that_meet_are_one_body() {
+        let mut m = message(b"headabcd", 6, b"cdef");
+        assert_eq!(m.body(4, Some(6)), (&b"abcdef"[..], &b""[..]));
+        let mut m = message(b"headabcd", 8, b"ef");
+        assert_eq!(m.body(4, Some(6)), (&b"abcdef"[..], &b""[..]));
+    }
+
+    #[test]
+    fn an_end_that_leaves_a_hole_stays_apart() {
+        let mut m = message(b"headabcd", 10, b"gh");
+        assert_eq!(m.body(4, Some(8)), (&b"abcd"[..], &b"gh"[..]));
+    }
+
+    #[test]
+    fn what_is_not_the_end_of_the_body_is_no_end() {
+        let mut m = message(b"headabcd", 10, b"gh");
+        assert_eq!(m.body(4, Some(100)), (&b"abcd"[..], &b""[..]));
+        assert_eq!(message(b"head", 4, b"x").body(4, None), (&b""[..], &b""[..]));
+    }
+
+    #[test]
+    fn a_hole_in_the_beginning_ends_it() {
+        let mut m = Message::default();
+        m.add(0, b"ab", false);
+        m.add(3, b"d", false);
+        m.add(2, b"c", false);
+        assert_eq!(m.body(0, Some(2)).0, b"ab");
+        m.add(0, b"new", false);
+        assert_eq!(m.body(0, Some(3)).0, b"new", "another head begins at 0");
     }
 }

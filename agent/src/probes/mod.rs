@@ -37,6 +37,7 @@ const SOCK: &[&str] = &[
     "sock_common.skc_v6_rcv_saddr",
     "sock_common.skc_v6_daddr",
     "sock_common.skc_net.net",
+    "inet_sock.inet_sport",
     "net.ns.inum",
 ];
 

@@ -58,6 +58,8 @@ offsets! {
     sk_v6_daddr = "sock_common"."skc_v6_daddr",
     /// Namespace of a socket.
     sk_net = "sock_common"."skc_net.net",
+    /// Local port, network order; stays when the port is given back.
+    inet_sport = "inet_sock"."inet_sport",
     /// Error that ended a socket.
     sk_err = "sock"."sk_err",
     /// Transport protocol of a socket.
@@ -73,4 +75,4 @@ offsets! {
     /// Live threads of a thread group.
     signal_live = "signal_struct"."live.counter",
 }
-pod!(Offsets, 18 * 4);
+pod!(Offsets, 19 * 4);

@@ -62,6 +62,14 @@ pub fn sock_port(sk: *const u8) -> u16 {
     read(sk, offset!(sk_num))
 }
 
+/// Local port of a socket that may have given it back: `inet_num` is 0 when the change to CLOSE is
+/// told.
+#[inline(always)]
+pub fn sock_sport(sk: *const u8) -> u16 {
+    let port: u16 = read(sk, offset!(inet_sport));
+    u16::from_be(port)
+}
+
 /// Namespace number of a socket.
 #[inline(always)]
 pub fn sock_netns(sk: *const u8) -> u32 {

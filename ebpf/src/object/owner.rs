@@ -16,7 +16,7 @@ use enginetap_ebpf::atomics::{add, cas, swap};
 use super::account::{WAKEUP, emit, owner, submit_flags};
 use super::control::retire;
 use super::flows::{Birth, confirm, create, listener, port_bit};
-use super::kernel::{current_process, mapped, now, offset, read, sock_family, sock_key, sock_netns, sock_port};
+use super::kernel::{current_process, mapped, now, offset, read, sock_family, sock_key, sock_netns, sock_port, sock_sport};
 use super::maps::{FLOWS, LISTENERS, PROCS};
 
 const ESTABLISHED: i32 = 1;
@@ -41,11 +41,11 @@ pub fn owner_state(ctx: BtfTracePointContext) -> i32 {
     if family != AF_INET && family != AF_INET6 {
         return 0;
     }
-    let port = sock_port(sk);
     if new == LISTEN || old == LISTEN {
-        listening(sk, family, port, new == LISTEN);
+        listening(sk, family, new == LISTEN);
         return 0;
     }
+    let port = sock_sport(sk);
     if port == 0 || !followed(port) {
         return 0;
     }
@@ -70,7 +70,8 @@ fn followed(port: u16) -> bool {
 
 /// A socket begins or ceases to listen, in the context of the process that calls.
 #[inline(always)]
-fn listening(sk: *const u8, family: u16, port: u16, begins: bool) {
+fn listening(sk: *const u8, family: u16, begins: bool) {
+    let port = if begins { sock_port(sk) } else { sock_sport(sk) };
     let addr = if family == AF_INET {
         mapped(read(sk, offset!(sk_rcv_saddr)))
     } else {

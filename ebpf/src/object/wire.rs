@@ -28,8 +28,9 @@ use super::packet::{Ports, Segment, load, ports, segment, tcp};
 
 const PACKET_HOST: u32 = 0;
 const PACKET_OUTGOING: u32 = 4;
-/// Steps of the machine in one packet: a 64 KiB packet of events, and as much again for framing.
-const STEPS: u32 = 8192;
+/// Steps of the machine in one packet: more than a 64 KiB packet of the shortest events takes. What
+/// is left after that is a gap.
+const STEPS: u32 = 20_000;
 /// Time after which bytes of a long stream are added to the counters.
 const FLUSH_MS: u32 = 250;
 /// What is appended to a bank that holds something already is at most this long.
@@ -418,6 +419,11 @@ unsafe fn take<const REPLY: bool>(
             }
             let mut tap = Tap { skb, flow: f, cursor: c };
             bpf_loop(STEPS, callback, &raw mut tap as *mut c_void, 0);
+            let (pos, end) = ((*c).pos, (*c).end);
+            if pos < end {
+                (*c).pos = end;
+                gap::<Tap, REPLY>(&mut tap, f, c, end - pos);
+            }
         }
         if fin && (*d).flags & dir_flag::FIN == 0 {
             (*d).flags |= dir_flag::FIN;

@@ -134,6 +134,60 @@ fn done_ends_no_gap() {
 }
 
 #[test]
+fn a_ping_counts_and_ends_no_gap() {
+    for ping in [
+        "event: ping\ndata: {}\n\n",
+        "event:ping\r\ndata: {}\r\n\r\n",
+    ] {
+        let mut tap = Tap::new();
+        tap.requests(GET, 1);
+        tap.replies(STREAM, 2);
+        tap.replies(&filler(), 3);
+        for (i, text) in [
+            "data: a\n\n",
+            ping,
+            ping,
+            "data: b\n\n",
+            "data: c\n\n",
+            ping,
+        ]
+        .iter()
+        .enumerate()
+        {
+            if i == 2 {
+                tap.tell();
+            }
+            tap.replies(&chunk(text.as_bytes()), 1_000 * (i as u64 + 1));
+        }
+        tap.replies(b"0\r\n\r\n", 9_000);
+        let seen = tap.seen();
+        let e = seen.only();
+        assert_eq!((e.events, e.captured), (6, 2));
+        assert_eq!((e.gap_sum, e.held, e.event), (3_000, 1_000, 5_000));
+    }
+}
+
+#[test]
+fn an_event_after_a_ping_is_no_ping() {
+    for other in [
+        "event: ping\n\ndata: x\n\n",
+        "event: pinged by\ndata: x\n\n",
+        "xevent: ping\ndata: x\n\n",
+    ] {
+        let mut tap = Tap::new();
+        tap.requests(GET, 1);
+        tap.replies(&[STREAM, &filler()].concat(), 2);
+        tap.replies(&chunk(other.as_bytes()), 1_000);
+        tap.replies(b"0\r\n\r\n", 2_000);
+        assert_eq!(
+            (tap.seen().only().events, tap.seen().only().event),
+            (1, 1_000),
+            "{other}"
+        );
+    }
+}
+
+#[test]
 fn captured_and_counted_events_add_up_whenever_the_agent_has_seen_enough() {
     for n in 1..12u64 {
         let times: Vec<u64> = (0..n).map(|i| 1_000 + i * i * 7_000_003).collect();

@@ -34,6 +34,8 @@ pub struct Message {
 pub struct Event {
     pub last: usize,
     pub done: bool,
+    /// It ends no gap: `[DONE]` or a ping.
+    pub silent: bool,
 }
 
 /// The line that begins at `at`, without its end, and where the next begins.
@@ -150,7 +152,7 @@ impl Message {
         if self.kind == Kind::Plain {
             return found;
         }
-        let mut data: Option<String> = None;
+        let (mut name, mut data) = (String::new(), None::<String>);
         let mut from = 0;
         while let Some(len) = self.body[from..].iter().position(|&b| b == b'\n') {
             let last = self.places[from + len];
@@ -160,21 +162,30 @@ impl Message {
             from += len + 1;
             if self.kind == Kind::Ndjson {
                 if !text.is_empty() {
-                    found.push(Event { last, done: false });
+                    found.push(Event {
+                        last,
+                        done: false,
+                        silent: false,
+                    });
                 }
             } else if text.is_empty() {
                 if let Some(value) = data.take() {
+                    let done = value.trim() == "[DONE]" && name != "ping";
                     found.push(Event {
                         last,
-                        done: value.trim() == "[DONE]",
+                        done,
+                        silent: done || name == "ping",
                     });
                 }
+                name.clear();
             } else {
-                let (name, value) = text.split_once(':').unwrap_or((&text, ""));
-                if name == "data" {
+                let (field, value) = text.split_once(':').unwrap_or((&text, ""));
+                if field == "data" {
                     let all = data.get_or_insert_default();
                     all.push_str(value);
                     all.push('\n');
+                } else if field == "event" {
+                    name = value.trim().to_string();
                 }
             }
         }

@@ -117,14 +117,16 @@ impl Writer<'_> {
             self.noise.below(90)
         };
         let word = self.noise.word(len);
-        match self.noise.below(12) {
+        match self.noise.below(14) {
             0 => *text += &format!(": ping {word}{end}{end}"),
             1 => *text += &format!("event: ping{end}{end}"),
             2 => *text += &format!("data:{word}{end}data: {word}{end}{end}"),
             3 => *text += &format!("data{end}{end}"),
-            4 => *text += &format!("event: {word}{end}data:{word}{end}id: 1{end}{end}"),
+            4 => *text += &format!("event: x{word}{end}data:{word}{end}id: 1{end}{end}"),
             5 => *text += &format!("database: {word}{end}Data: {word}{end}data :{word}{end}{end}"),
             6 => *text += &format!("data: [D, not the end{word}{end}{end}"),
+            8 => *text += &format!("event: ping{end}data: {{{word}}}{end}{end}"),
+            9 => *text += &format!("event:ping{end}data{end}data: {word}{end}{end}"),
             7 => *text += end,
             _ => *text += &format!("data: {{{word}}}{end}{end}"),
         }

@@ -15,7 +15,7 @@ pub fn gaps_hold(e: &Ended, events: &[Event], times: &[u64]) {
     let told: Vec<(usize, u64)> = events
         .iter()
         .enumerate()
-        .filter(|(_, ev)| !ev.done)
+        .filter(|(_, ev)| !ev.silent)
         .map(|(i, ev)| (i, times[ev.last]))
         .collect();
     assert_eq!(
