@@ -10,6 +10,8 @@
 
 #![warn(missing_docs)]
 
+#[cfg(feature = "bench")]
+pub mod bench;
 #[cfg(test)]
 mod both;
 pub mod client;

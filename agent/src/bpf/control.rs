@@ -1,6 +1,6 @@
 //! Gives orders to the control program through `BPF_PROG_TEST_RUN`.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use anyhow::{Result, bail};
 use enginetap_ebpf::abi::control::{Order, Sent, answer, order};
@@ -66,29 +66,45 @@ impl Control {
         // SAFETY: `Sent` is plain data without padding.
         let bytes = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(&sent).cast::<u8>(), size_of::<Sent>()) };
         packet[14..].copy_from_slice(bytes);
-        let mut attr = TestRun {
-            prog_fd: self.program.as_raw_fd() as u32,
-            data_size_in: packet.len() as u32,
-            data_in: packet.as_ptr() as u64,
-            repeat: 1,
-            ..TestRun::default()
-        };
-        // SAFETY: `attr` describes `packet`, and both live through the call.
-        let r = unsafe {
-            libc::syscall(
-                libc::SYS_bpf,
-                BPF_PROG_TEST_RUN,
-                std::ptr::from_mut(&mut attr),
-                size_of::<TestRun>() as libc::c_long,
-            )
-        };
-        if r != 0 {
-            bail!("the control program could not be run (BPF_PROG_TEST_RUN): {}", std::io::Error::last_os_error());
-        }
-        let answer = attr.retval as i64;
+        let ran = test_run(self.program.as_fd(), &packet)?;
+        let answer = ran.answer as i64;
         if answer == answer::REJECTED {
             bail!("the control program could not read an order");
         }
         Ok(answer)
     }
+}
+
+/// What one test run gave.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ran {
+    /// The program's return value.
+    pub answer: u32,
+    /// Nanoseconds it took, by the kernel's own clock around it.
+    pub nanos: u32,
+}
+
+/// Runs a socket filter once on `packet`, which begins with an Ethernet header; the program sees it
+/// from the network header on, received on `lo` of the caller's namespace.
+pub(super) fn test_run(program: BorrowedFd<'_>, packet: &[u8]) -> Result<Ran> {
+    let mut attr = TestRun {
+        prog_fd: program.as_raw_fd() as u32,
+        data_size_in: packet.len() as u32,
+        data_in: packet.as_ptr() as u64,
+        repeat: 1,
+        ..TestRun::default()
+    };
+    // SAFETY: `attr` describes `packet`, and both live through the call.
+    let r = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_PROG_TEST_RUN,
+            std::ptr::from_mut(&mut attr),
+            size_of::<TestRun>() as libc::c_long,
+        )
+    };
+    if r != 0 {
+        bail!("a program could not be run (BPF_PROG_TEST_RUN): {}", std::io::Error::last_os_error());
+    }
+    Ok(Ran { answer: attr.retval, nanos: attr.duration })
 }

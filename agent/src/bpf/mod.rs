@@ -5,6 +5,7 @@
     reason = "raw system calls and plain-data casts that no safe crate offers"
 )]
 
+pub mod bench;
 pub mod btf;
 pub mod control;
 pub mod load;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 const SO_ATTACH_BPF: i32 = 50;
 const PACKET_IGNORE_OUTGOING: i32 = 23;
 
-fn set<T>(fd: &OwnedFd, level: i32, name: i32, value: &T) -> std::io::Result<()> {
+pub(super) fn set<T>(fd: &OwnedFd, level: i32, name: i32, value: &T) -> std::io::Result<()> {
     // SAFETY: the pointer and the size describe `value`, which lives through the call.
     let r = unsafe {
         libc::setsockopt(

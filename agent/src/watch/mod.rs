@@ -10,7 +10,7 @@ pub mod inventory;
 mod space;
 mod sweep;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -67,6 +67,8 @@ pub struct Watcher {
     flows: FlowsView,
     news: Receiver<News>,
     spaces: BTreeMap<u32, Space>,
+    /// Namespaces that the last sweep found without use.
+    idle: BTreeSet<u32>,
     listeners: BTreeMap<ListenerKey, Known>,
     /// Addresses of watched listeners' clients that are nginx or Envoy.
     fronts: HashSet<ProcessKey>,
@@ -76,6 +78,8 @@ pub struct Watcher {
     swept: Instant,
     checked: Instant,
     said: HashSet<String>,
+    /// Listeners that began while a scan was under way: it may not have seen them.
+    heard: HashSet<ListenerKey>,
 }
 
 /// What the watcher is built from.
@@ -143,6 +147,7 @@ impl Watcher {
             flows: parts.flows,
             news: parts.news,
             spaces: BTreeMap::new(),
+            idle: BTreeSet::new(),
             listeners: BTreeMap::new(),
             fronts: HashSet::new(),
             own_pid: std::process::id(),
@@ -151,6 +156,7 @@ impl Watcher {
             swept: now,
             checked: now,
             said: HashSet::new(),
+            heard: HashSet::new(),
         }
     }
 
@@ -189,6 +195,7 @@ impl Watcher {
 
     fn rescan(&mut self) {
         self.scanned = Instant::now();
+        self.heard.clear();
         let options =
             ScanOptions { proc_root: self.settings.proc_root.clone(), maps: true, connections: false };
         let found = match scan(&options) {
@@ -225,11 +232,20 @@ impl Watcher {
             }
         }
         self.tree(&found);
+        self.catch_up();
         self.forget_listeners(&present);
         let mut inventory = hold(&self.inventory);
         inventory.others = others;
         inventory.spaces = self.spaces.iter().map(|(id, s)| (*id, s.devices())).collect();
         inventory.tasks.insert("scan", now_unix());
+    }
+
+    /// Hears what happened while a scan was under way, before its result is taken for the whole.
+    fn catch_up(&mut self) {
+        hold(&self.ingest).drain(Duration::from_millis(20));
+        while let Ok(news) = self.news.try_recv() {
+            self.hear(news);
+        }
     }
 
     fn decide(&self, process: &Process, ports: &[u16]) -> Decision {
@@ -406,6 +422,12 @@ impl Watcher {
             // Others may listen on the same address (SO_REUSEPORT); the next scan tells.
             self.scanned = self.scanned.checked_sub(RESCAN / 2).unwrap_or(self.scanned);
             return;
+        }
+        self.heard.insert(l.key);
+        // Before anything is read: the first connection may be on its way. If it turns out that
+        // nobody is watched there, the next sweep leaves the namespace again.
+        if let Err(error) = self.enter(l.key.netns, &[pid]) {
+            tracing::debug!(pid, "network namespace {}: {error:#}", l.key.netns);
         }
         let process = match proc::read_process(&self.settings.proc_root, pid) {
             Ok(process) => process,

@@ -139,7 +139,12 @@ impl Watcher {
 
     /// Forgets listeners that a scan did not find.
     pub(super) fn forget_listeners(&mut self, present: &HashSet<ListenerKey>) {
-        let gone: Vec<ListenerKey> = self.listeners.keys().filter(|k| !present.contains(k)).copied().collect();
+        let gone: Vec<ListenerKey> = self
+            .listeners
+            .keys()
+            .filter(|k| !present.contains(k) && !self.heard.contains(k))
+            .copied()
+            .collect();
         for key in gone {
             if let Some(known) = self.listeners.remove(&key)
                 && let Some(id) = known.workload
@@ -156,7 +161,12 @@ impl Watcher {
     /// Leaves namespaces with no listener and no flow, and clears the ports nobody needs.
     fn leave_spaces(&mut self, look: &Look) {
         let used: BTreeSet<u32> = self.listeners.keys().map(|k| k.netns).collect();
-        self.spaces.retain(|id, _| used.contains(id) || look.spaces.contains(id));
+        let unused: BTreeSet<u32> =
+            self.spaces.keys().filter(|id| !used.contains(id) && !look.spaces.contains(id)).copied().collect();
+        // Twice in a row, so that a server that restarts finds its namespace tapped.
+        let leave: BTreeSet<u32> = unused.intersection(&self.idle).copied().collect();
+        self.spaces.retain(|id, _| !leave.contains(id));
+        self.idle = unused;
         let mut ingest = hold(&self.ingest);
         let known = ingest.tables.listeners();
         let ports: BTreeSet<u16> = known.iter().map(|(k, _)| k.port).chain(look.ports.iter().copied()).collect();
