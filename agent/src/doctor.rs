@@ -9,12 +9,28 @@ use crate::probes::{PROBES, State};
 /// A capability, its bit, and the feature that needs it.
 const CAPABILITIES: &[(&str, u32, &str)] = &[
     ("CAP_BPF", 39, "loading programs and maps"),
-    ("CAP_PERFMON", 38, "tracing programs that read kernel memory"),
+    (
+        "CAP_PERFMON",
+        38,
+        "tracing programs that read kernel memory",
+    ),
     ("CAP_NET_RAW", 13, "packet sockets: the tap"),
-    ("CAP_NET_ADMIN", 12, "socket filters on other namespaces' devices, sock_diag of other users"),
+    (
+        "CAP_NET_ADMIN",
+        12,
+        "socket filters on other namespaces' devices, sock_diag of other users",
+    ),
     ("CAP_SYS_ADMIN", 21, "entering network namespaces (setns)"),
-    ("CAP_SYS_PTRACE", 19, "reading /proc of other users' processes: links, maps, descriptors"),
-    ("CAP_DAC_READ_SEARCH", 2, "reading /proc entries that are closed to others"),
+    (
+        "CAP_SYS_PTRACE",
+        19,
+        "reading /proc of other users' processes: links, maps, descriptors",
+    ),
+    (
+        "CAP_DAC_READ_SEARCH",
+        2,
+        "reading /proc entries that are closed to others",
+    ),
 ];
 
 /// Prints the report. True when the agent can run here.
@@ -26,7 +42,10 @@ pub fn doctor() -> bool {
 
 fn effective() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:")).unwrap_or("0");
+    let line = status
+        .lines()
+        .find_map(|l| l.strip_prefix("CapEff:"))
+        .unwrap_or("0");
     u64::from_str_radix(line.trim(), 16).unwrap_or(0)
 }
 
@@ -60,8 +79,16 @@ fn report() -> (String, bool) {
     match load::load() {
         Ok(loaded) => {
             for probe in PROBES {
-                let Some(v) = loaded.verdicts.get(probe.name) else { continue };
-                out += &format!("  {:<14} {:<16} {} ({})\n", v.state.as_str(), probe.name, probe.gives, probe.hook);
+                let Some(v) = loaded.verdicts.get(probe.name) else {
+                    continue;
+                };
+                out += &format!(
+                    "  {:<14} {:<16} {} ({})\n",
+                    v.state.as_str(),
+                    probe.name,
+                    probe.gives,
+                    probe.hook
+                );
                 if v.state != State::Ok {
                     out += &format!("  {:<14} because: {}\n", "", v.detail);
                 }

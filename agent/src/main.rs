@@ -12,7 +12,11 @@ fn main() -> ExitCode {
         Command::Run(flags) => run(&flags),
         Command::Ps(flags) => enginetap::ps::ps(&flags.listen),
         Command::Doctor => {
-            return if enginetap::doctor::doctor() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+            return if enginetap::doctor::doctor() {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            };
         }
     };
     match result {
@@ -31,7 +35,9 @@ fn run(flags: &RunFlags) -> anyhow::Result<()> {
     };
     let settings = Settings::merge(file, flags.as_config())?;
     tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::new(settings.log_level.as_str()))
+        .with_env_filter(tracing_subscriber::EnvFilter::new(
+            settings.log_level.as_str(),
+        ))
         .with_writer(std::io::stderr)
         .init();
     enginetap::run::run(settings)

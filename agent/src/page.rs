@@ -32,7 +32,8 @@ impl Cost {
     /// Adds a page.
     pub fn add(&self, time: Duration, bytes: u64) {
         self.pages.fetch_add(1, Ordering::Relaxed);
-        self.nanos.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+        self.nanos
+            .fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
@@ -106,7 +107,12 @@ fn counters(ingest: &Ingest, id: WorkloadId, input: &mut WorkloadInput) {
 }
 
 /// What does not need the lock: hooks, maps, the agent's own process.
-pub fn own(node: &mut NodeInput, verdicts: &[(&'static str, Verdict)], cost: &Cost, maps: &[(&'static str, u64)]) {
+pub fn own(
+    node: &mut NodeInput,
+    verdicts: &[(&'static str, Verdict)],
+    cost: &Cost,
+    maps: &[(&'static str, u64)],
+) {
     node.probes = verdicts
         .iter()
         .map(|(probe, v)| ProbeRow {
@@ -122,19 +128,30 @@ pub fn own(node: &mut NodeInput, verdicts: &[(&'static str, Verdict)], cost: &Co
             runs: 0,
         })
         .collect();
-    node.maps = maps.iter().map(|(map, bytes)| MapRow { map, entries: None, memory_bytes: Some(*bytes) }).collect();
+    node.maps = maps
+        .iter()
+        .map(|(map, bytes)| MapRow {
+            map,
+            entries: None,
+            memory_bytes: Some(*bytes),
+        })
+        .collect();
     node.page = cost.read();
     node.process = own_process();
 }
 
 fn own_process() -> Option<ProcessStats> {
     let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF).ok()?;
-    let time = |t: nix::sys::time::TimeVal| Duration::new(t.tv_sec() as u64, t.tv_usec() as u32 * 1000);
+    let time =
+        |t: nix::sys::time::TimeVal| Duration::new(t.tv_sec() as u64, t.tv_usec() as u32 * 1000);
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
-    let stat = crate::targets::proc::read_stat(std::path::Path::new("/proc"), std::process::id()).ok()?;
+    let stat =
+        crate::targets::proc::read_stat(std::path::Path::new("/proc"), std::process::id()).ok()?;
     let boot = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).ok()?;
-    let now = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH).ok()?;
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::SystemTime::UNIX_EPOCH)
+        .ok()?;
     let up = boot.tv_sec() as f64 + boot.tv_nsec() as f64 / 1e9;
     Some(ProcessStats {
         cpu: time(usage.user_time()) + time(usage.system_time()),

@@ -15,9 +15,17 @@ pub fn ps(address: &str) -> Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     write!(stream, "GET /targets HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
     let mut reply = String::new();
-    stream.read_to_string(&mut reply).context("the agent did not answer")?;
-    let (head, body) = reply.split_once("\r\n\r\n").context("the answer is no HTTP reply")?;
-    ensure!(head.contains(" 200 "), "{address} is no enginetap agent: {}", head.lines().next().unwrap_or_default());
+    stream
+        .read_to_string(&mut reply)
+        .context("the agent did not answer")?;
+    let (head, body) = reply
+        .split_once("\r\n\r\n")
+        .context("the answer is no HTTP reply")?;
+    ensure!(
+        head.contains(" 200 "),
+        "{address} is no enginetap agent: {}",
+        head.lines().next().unwrap_or_default()
+    );
     let targets: Value = serde_json::from_str(body).context("the answer is no JSON")?;
     print!("{}", table(&targets));
     Ok(())
@@ -39,15 +47,26 @@ pub fn table(targets: &Value) -> String {
         out.push_str("nothing is watched\n");
     }
     for w in workloads {
-        let listeners: Vec<&str> = list(&w["listeners"]).iter().filter_map(Value::as_str).collect();
-        let pod = if text(w, "pod").is_empty() { String::new() } else { format!("{}/", text(w, "pod")) };
+        let listeners: Vec<&str> = list(&w["listeners"])
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
+        let pod = if text(w, "pod").is_empty() {
+            String::new()
+        } else {
+            format!("{}/", text(w, "pod"))
+        };
         out += &format!(
             "{}{}  engine={} tier={}  listens on {}\n",
             pod,
             text(w, "container"),
             text(w, "engine"),
             text(w, "tier"),
-            if listeners.is_empty() { "nothing now".to_owned() } else { listeners.join(", ") },
+            if listeners.is_empty() {
+                "nothing now".to_owned()
+            } else {
+                listeners.join(", ")
+            },
         );
         for p in list(&w["processes"]) {
             out += &format!(
@@ -62,7 +81,11 @@ pub fn table(targets: &Value) -> String {
         }
         for c in list(&w["coverage"]) {
             let reason = text(c, "reason");
-            let why = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
+            let why = if reason.is_empty() {
+                String::new()
+            } else {
+                format!(" ({reason})")
+            };
             out += &format!("  {}: {}{why}\n", text(c, "aspect"), text(c, "state"));
         }
     }
@@ -70,11 +93,24 @@ pub fn table(targets: &Value) -> String {
     if !others.is_empty() {
         out.push_str("not watched:\n");
         for o in others {
-            out += &format!("  pid {:<8} {:<16} {}\n", o["pid"], text(o, "comm"), text(o, "why"));
+            out += &format!(
+                "  pid {:<8} {:<16} {}\n",
+                o["pid"],
+                text(o, "comm"),
+                text(o, "why")
+            );
         }
     }
-    for p in list(&targets["probes"]).iter().filter(|p| text(p, "state") != "ok") {
-        out += &format!("hook {} is {}: {}\n", text(p, "probe"), text(p, "state"), text(p, "detail"));
+    for p in list(&targets["probes"])
+        .iter()
+        .filter(|p| text(p, "state") != "ok")
+    {
+        out += &format!(
+            "hook {} is {}: {}\n",
+            text(p, "probe"),
+            text(p, "state"),
+            text(p, "detail")
+        );
     }
     out
 }
@@ -92,7 +128,13 @@ mod tests {
             "coverage": [{"aspect": "wire", "state": "partial", "reason": "nat"}],
         }]});
         let text = table(&targets);
-        for part in ["llama-server", "engine=llamacpp", "127.0.0.1:8080", "because: title", "wire: partial (nat)"] {
+        for part in [
+            "llama-server",
+            "engine=llamacpp",
+            "127.0.0.1:8080",
+            "because: title",
+            "wire: partial (nat)",
+        ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
     }

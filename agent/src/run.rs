@@ -55,7 +55,13 @@ pub struct Agent {
 impl Agent {
     /// Loads everything and begins to watch.
     pub fn start(settings: Settings) -> Result<Agent> {
-        let Loaded { mut ebpf, verdicts, tap, control, .. } = load::load()?;
+        let Loaded {
+            mut ebpf,
+            verdicts,
+            tap,
+            control,
+            ..
+        } = load::load()?;
         let ring = Ring::take(&mut ebpf)?;
         let tables = Tables::take(&mut ebpf)?;
         let flows = FlowsView::of(&tables)?;
@@ -63,7 +69,13 @@ impl Agent {
         let store = Store::new(store_config(&settings));
         let (tell, news) = mpsc::channel();
         let ring_fd = ring.fd();
-        let ingest = Arc::new(Mutex::new(Ingest::new(ring, tables, store, Control::new(control), tell)));
+        let ingest = Arc::new(Mutex::new(Ingest::new(
+            ring,
+            tables,
+            store,
+            Control::new(control),
+            tell.clone(),
+        )));
         let inventory = Arc::new(Mutex::new(Inventory::default()));
         let stop = Arc::new(AtomicBool::new(false));
         let works = |name: &str| verdicts.get(name).is_some_and(|v| v.state == State::Ok);
@@ -74,6 +86,7 @@ impl Agent {
             program: tap,
             flows,
             news,
+            tell,
             owner_works: works("owner_recv") || works("owner_recvmsg"),
         });
         let mut threads = Vec::new();
@@ -98,7 +111,12 @@ impl Agent {
             map_bytes,
             cost: Cost::default(),
         };
-        Ok(Agent { shared: Arc::new(shared), stop, threads, _ebpf: ebpf })
+        Ok(Agent {
+            shared: Arc::new(shared),
+            stop,
+            threads,
+            _ebpf: ebpf,
+        })
     }
 
     /// Stops the threads and takes every hook away.
@@ -127,7 +145,11 @@ fn store_config(settings: &Settings) -> StoreConfig {
         series: settings.series_budget,
         ..Limits::default()
     };
-    StoreConfig { limits, edges: settings.bucket_edges.clone(), ..StoreConfig::default() }
+    StoreConfig {
+        limits,
+        edges: settings.bucket_edges.clone(),
+        ..StoreConfig::default()
+    }
 }
 
 /// Takes records as they come: woken when the ring fills up or something is urgent, else 20 times
@@ -177,7 +199,9 @@ pub fn run(settings: Settings) -> Result<()> {
         // The receiver is gone only if the endpoints failed before.
         let _ = stop.send(true);
         endpoints.await.context("the endpoints failed")??;
-        tokio::task::spawn_blocking(move || agent.stop()).await.context("cannot stop")?;
+        tokio::task::spawn_blocking(move || agent.stop())
+            .await
+            .context("cannot stop")?;
         Ok(())
     })
 }

@@ -25,7 +25,11 @@ pub async fn bind(address: std::net::SocketAddr) -> Result<TcpListener> {
 }
 
 /// Serves until `stop` changes.
-pub async fn serve(listener: TcpListener, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) -> Result<()> {
+pub async fn serve(
+    listener: TcpListener,
+    shared: Arc<Shared>,
+    mut stop: watch::Receiver<bool>,
+) -> Result<()> {
     let app = Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(|| async { "ok\n" }))
@@ -55,7 +59,11 @@ fn groups(query: Option<&str>) -> Result<Groups, String> {
 }
 
 /// `GET /metrics[?collect[]=GROUP]...`: the page, as text 0.0.4 or OpenMetrics 1.0.
-async fn metrics(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
+async fn metrics(
+    State(shared): State<Arc<Shared>>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
     let groups = match groups(query.as_deref()) {
         Ok(groups) => groups,
         Err(text) => return (StatusCode::BAD_REQUEST, text + "\n").into_response(),
@@ -68,7 +76,12 @@ async fn metrics(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery, h
             let inventory = hold(&shared.inventory).clone();
             page::collect(&mut hold(&shared.ingest), &inventory)
         };
-        page::own(&mut input.node, &shared.verdicts, &shared.cost, &shared.map_bytes);
+        page::own(
+            &mut input.node,
+            &shared.verdicts,
+            &shared.cost,
+            &shared.map_bytes,
+        );
         let text = render(&snapshot, &input, format, groups);
         shared.cost.add(began.elapsed(), text.len() as u64);
         text
@@ -76,7 +89,11 @@ async fn metrics(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery, h
     .await;
     match made {
         Ok(text) => ([(header::CONTENT_TYPE, format.content_type())], text).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("the page failed: {error}\n")).into_response(),
+        Err(error) => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("the page failed: {error}\n"),
+        )
+            .into_response(),
     }
 }
 
@@ -85,7 +102,11 @@ async fn ready(State(shared): State<Arc<Shared>>) -> Response {
     if hold(&shared.inventory).ready {
         (StatusCode::OK, "ready\n").into_response()
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "the first scan is not attached yet\n").into_response()
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the first scan is not attached yet\n",
+        )
+            .into_response()
     }
 }
 
@@ -131,5 +152,9 @@ async fn targets(State(shared): State<Arc<Shared>>) -> Response {
     let body = serde_json::json!({
         "workloads": workloads, "not_watched": others, "probes": probes, "namespaces": spaces,
     });
-    ([(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+    (
+        [(header::CONTENT_TYPE, "application/json")],
+        body.to_string(),
+    )
+        .into_response()
 }

@@ -43,7 +43,9 @@ mod imp {
 
     pub unsafe fn cas(p: *mut u64, old: u64, new: u64) -> bool {
         // SAFETY: as above.
-        unsafe { AtomicU64::from_ptr(p) }.compare_exchange(old, new, SeqCst, SeqCst).is_ok()
+        unsafe { AtomicU64::from_ptr(p) }
+            .compare_exchange(old, new, SeqCst, SeqCst)
+            .is_ok()
     }
 }
 

@@ -2,8 +2,10 @@
 //! that both can run.
 #![cfg_attr(target_arch = "bpf", no_std)]
 #![cfg_attr(target_arch = "bpf", feature(core_intrinsics))]
-#![cfg_attr(target_arch = "bpf", expect(internal_features, reason = "atomics on bpfel have no stable form"))]
-
+#![cfg_attr(
+    target_arch = "bpf",
+    expect(internal_features, reason = "atomics on bpfel have no stable form")
+)]
 #![expect(
     unsafe_code,
     reason = "map values are shared with other CPUs and reached through pointers"

@@ -4,7 +4,10 @@
 #![cfg_attr(target_arch = "bpf", no_main)]
 #![cfg_attr(
     target_arch = "bpf",
-    expect(unsafe_code, reason = "every map value and context is reached through pointers")
+    expect(
+        unsafe_code,
+        reason = "every map value and context is reached through pointers"
+    )
 )]
 
 #[cfg(target_arch = "bpf")]

@@ -28,7 +28,9 @@ pub fn beside(engine: &Engine) -> Agent {
 
 /// Waits until the page has `count` ended requests and checks its invariant.
 pub fn settled(agent: &Agent, count: u64) -> Page {
-    let page = agent.wait_for(SOON, |p| p.value("enginetap_requests_total", &[]) >= count as f64);
+    let page = agent.wait_for(SOON, |p| {
+        p.value("enginetap_requests_total", &[]) >= count as f64
+    });
     page.assert_invariant();
     page
 }
@@ -43,13 +45,16 @@ fn wanted(truth: &Truth) -> BTreeMap<(String, String, String), u64> {
     let mut out = BTreeMap::new();
     for (key, n) in &truth.ended {
         let parts: Vec<&str> = key.rsplitn(3, ' ').collect();
-        let [outcome, status, route] = parts[..] else { panic!("odd key {key}") };
+        let [outcome, status, route] = parts[..] else {
+            panic!("odd key {key}")
+        };
         let status = match (status, outcome) {
             ("0", "abort") => "499",
             ("0", _) => "none",
             (s, _) => s,
         };
-        *out.entry((route.to_owned(), status.to_owned(), outcome.to_owned())).or_default() += n;
+        *out.entry((route.to_owned(), status.to_owned(), outcome.to_owned()))
+            .or_default() += n;
     }
     out
 }
@@ -57,7 +62,11 @@ fn wanted(truth: &Truth) -> BTreeMap<(String, String, String), u64> {
 /// The page counts exactly what the engine counted: requests by status and outcome, events, and
 /// nothing lost.
 pub fn assert_counts(page: &Page, truth: &Truth) {
-    page.assert_value("enginetap_requests_started_total", &[], truth.started as f64);
+    page.assert_value(
+        "enginetap_requests_started_total",
+        &[],
+        truth.started as f64,
+    );
     page.assert_value("enginetap_requests_total", &[], truth.count() as f64);
     for ((_, status, outcome), _) in wanted(truth) {
         let n: u64 = wanted(truth)
@@ -73,17 +82,40 @@ pub fn assert_counts(page: &Page, truth: &Truth) {
     }
     page.assert_value("enginetap_stream_events_total", &[], truth.events as f64);
     page.assert_value("enginetap_events_lost_total", &[], 0.0);
-    assert_eq!(page.value("enginetap_requests_in_flight", &[]), truth.in_flight as f64, "{}", page.text());
-    for outcome in [Outcome::Success, Outcome::Error, Outcome::Refused, Outcome::Abort, Outcome::Reset] {
-        page.assert_value("enginetap_requests_total", &[("outcome", label(outcome))], truth.outcome(outcome) as f64);
+    assert_eq!(
+        page.value("enginetap_requests_in_flight", &[]),
+        truth.in_flight as f64,
+        "{}",
+        page.text()
+    );
+    for outcome in [
+        Outcome::Success,
+        Outcome::Error,
+        Outcome::Refused,
+        Outcome::Abort,
+        Outcome::Reset,
+    ] {
+        page.assert_value(
+            "enginetap_requests_total",
+            &[("outcome", label(outcome))],
+            truth.outcome(outcome) as f64,
+        );
     }
 }
 
 /// The page's streams are those of the client: gaps, first tokens, usage.
 pub fn assert_streams(page: &Page, sum: &Summary) {
-    let streams = sum.rows.iter().filter(|r| r.tally.first_content_ns != 0).count();
+    let streams = sum
+        .rows
+        .iter()
+        .filter(|r| r.tally.first_content_ns != 0)
+        .count();
     page.assert_value("enginetap_stream_gap_seconds_count", &[], sum.gaps as f64);
-    page.assert_value("enginetap_time_to_first_token_seconds_count", &[], streams as f64);
+    page.assert_value(
+        "enginetap_time_to_first_token_seconds_count",
+        &[],
+        streams as f64,
+    );
     if sum.tokens.generation > 0 {
         page.assert_value(
             "enginetap_tokens_total",
@@ -103,15 +135,37 @@ pub fn assert_streams(page: &Page, sum: &Summary) {
 pub fn assert_times(page: &Page, sum: &Summary, slack: f64) {
     let close = |name: &str, ours: f64, theirs: f64, n: f64| {
         let per = (ours - theirs).abs() / n.max(1.0);
-        assert!(per <= slack, "{name}: {ours} s on the page, {theirs} s at the client, over {n} samples");
+        assert!(
+            per <= slack,
+            "{name}: {ours} s on the page, {theirs} s at the client, over {n} samples"
+        );
     };
     let ttft: Vec<f64> = sum.rows.iter().filter_map(|r| r.ttft()).collect();
     let n = ttft.len() as f64;
-    close("ttft", page.value("enginetap_time_to_first_token_seconds_sum", &[]), ttft.iter().sum(), n);
-    let done: Vec<f64> =
-        sum.rows.iter().filter(|r| r.outcome == Outcome::Success).map(|r| r.duration()).collect();
+    close(
+        "ttft",
+        page.value("enginetap_time_to_first_token_seconds_sum", &[]),
+        ttft.iter().sum(),
+        n,
+    );
+    let done: Vec<f64> = sum
+        .rows
+        .iter()
+        .filter(|r| r.outcome == Outcome::Success)
+        .map(|r| r.duration())
+        .collect();
     let m = done.len() as f64;
-    close("duration", page.value("enginetap_request_duration_seconds_sum", &[]), done.iter().sum(), m);
+    close(
+        "duration",
+        page.value("enginetap_request_duration_seconds_sum", &[]),
+        done.iter().sum(),
+        m,
+    );
     let gaps: f64 = sum.gap_seconds().iter().sum();
-    close("gaps", page.value("enginetap_stream_gap_seconds_sum", &[]), gaps, n);
+    close(
+        "gaps",
+        page.value("enginetap_stream_gap_seconds_sum", &[]),
+        gaps,
+        n,
+    );
 }

@@ -10,19 +10,37 @@ use enginetap_tests::scene::{SOON, agent_for, beside, settled};
 use enginetap_tests::script::Script;
 
 fn run(program: &str, args: &[&str]) -> String {
-    let out = Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"));
+    let out = Command::new(program)
+        .args(args)
+        .output()
+        .unwrap_or_else(|e| panic!("{program}: {e}"));
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
 /// Programs and maps of ours in the kernel, by name.
 fn ours() -> Vec<String> {
-    let names = ["wire_tap", "control_order", "owner_", "life_", "FLOWS", "LISTENERS", "RING", "PROCS"];
+    let names = [
+        "wire_tap",
+        "control_order",
+        "owner_",
+        "life_",
+        "FLOWS",
+        "LISTENERS",
+        "RING",
+        "PROCS",
+    ];
     let all = run("bpftool", &["prog", "list"]) + &run("bpftool", &["map", "list"]);
-    all.lines().filter(|l| names.iter().any(|n| l.contains(&format!("name {n}")))).map(str::to_owned).collect()
+    all.lines()
+        .filter(|l| names.iter().any(|n| l.contains(&format!("name {n}"))))
+        .map(str::to_owned)
+        .collect()
 }
 
 fn packet_sockets() -> usize {
-    std::fs::read_to_string("/proc/net/packet").unwrap().lines().count()
+    std::fs::read_to_string("/proc/net/packet")
+        .unwrap()
+        .lines()
+        .count()
 }
 
 #[test]
@@ -34,8 +52,14 @@ fn nothing_is_left_behind_after_a_stop_or_a_kill() {
         Load::run(None, engine.address(), ["-m", "2"]);
         engine.ended(2);
         assert!(ours().len() > before && packet_sockets() > sockets);
-        if kill { agent.kill9() } else { drop(agent.stop()) }
-        let gone = poll(SOON, || (ours().len() <= before && packet_sockets() <= sockets).then_some(()));
+        if kill {
+            agent.kill9()
+        } else {
+            drop(agent.stop())
+        }
+        let gone = poll(SOON, || {
+            (ours().len() <= before && packet_sockets() <= sockets).then_some(())
+        });
         assert!(gone.is_some(), "left behind: {:?}", ours());
     }
 }
@@ -45,12 +69,17 @@ fn only_read_only_program_types_and_helpers_are_loaded() {
     let mut engine = Engine::start();
     let mut agent = beside(&engine);
     let pid = agent.child().pid();
-    let list: serde_json::Value = serde_json::from_str(&run("bpftool", &["-j", "prog", "list"])).unwrap();
+    let list: serde_json::Value =
+        serde_json::from_str(&run("bpftool", &["-j", "prog", "list"])).unwrap();
     let mine: Vec<&serde_json::Value> = list
         .as_array()
         .unwrap()
         .iter()
-        .filter(|p| p["pids"].as_array().is_some_and(|v| v.iter().any(|x| x["pid"] == pid)))
+        .filter(|p| {
+            p["pids"]
+                .as_array()
+                .is_some_and(|v| v.iter().any(|x| x["pid"] == pid))
+        })
         .collect();
     // Without pid information (no BPF iterator), those that carry our names.
     let by_name: Vec<&serde_json::Value> = list
@@ -59,7 +88,9 @@ fn only_read_only_program_types_and_helpers_are_loaded() {
         .iter()
         .filter(|p| {
             let n = p["name"].as_str().unwrap_or("");
-            ["wire_tap", "control_order"].contains(&n) || n.starts_with("owner_") || n.starts_with("life_")
+            ["wire_tap", "control_order"].contains(&n)
+                || n.starts_with("owner_")
+                || n.starts_with("life_")
         })
         .collect();
     let programs = if mine.is_empty() { by_name } else { mine };
@@ -82,12 +113,23 @@ fn only_read_only_program_types_and_helpers_are_loaded() {
     for p in programs {
         let kind = p["type"].as_str().unwrap();
         assert!(["socket_filter", "tracing"].contains(&kind), "{p}");
-        let code = run("bpftool", &["prog", "dump", "xlated", "id", &p["id"].to_string()]);
+        let code = run(
+            "bpftool",
+            &["prog", "dump", "xlated", "id", &p["id"].to_string()],
+        );
         for call in code.lines().filter_map(|l| l.split("call ").nth(1)) {
             let name = call.split('#').next().unwrap().trim();
-            let map_op = ["htab_map", "array_map", "percpu_array", "__htab"].iter().any(|m| name.contains(m));
-            let own = name.starts_with("pc") || !name.starts_with("bpf_") || name.starts_with("bpf_prog_");
-            assert!(map_op || own || allowed.contains(name), "{} calls {name}", p["name"]);
+            let map_op = ["htab_map", "array_map", "percpu_array", "__htab"]
+                .iter()
+                .any(|m| name.contains(m));
+            let own = name.starts_with("pc")
+                || !name.starts_with("bpf_")
+                || name.starts_with("bpf_prog_");
+            assert!(
+                map_op || own || allowed.contains(name),
+                "{} calls {name}",
+                p["name"]
+            );
         }
     }
     engine.truth();
@@ -98,21 +140,35 @@ fn only_read_only_program_types_and_helpers_are_loaded() {
 fn a_taken_port_fails_the_start() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let out = Command::new(locate("enginetap")).args(["run", "--listen", &address]).output().unwrap();
+    let out = Command::new(locate("enginetap"))
+        .args(["run", "--listen", &address])
+        .output()
+        .unwrap();
     assert!(!out.status.success());
     let text = String::from_utf8_lossy(&out.stderr);
-    assert!(text.contains(&address) && text.contains("--listen"), "{text}");
+    assert!(
+        text.contains(&address) && text.contains("--listen"),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_wrong_flag_names_itself_and_the_remedy() {
-    for (flag, value, remedy) in
-        [("--match", "port=x", "1 to 65535"), ("--recognise", "maybe", "on, off"), ("--listen", "9000", "127.0.0.1:")]
-    {
-        let out = Command::new(locate("enginetap")).args(["run", flag, value]).output().unwrap();
+    for (flag, value, remedy) in [
+        ("--match", "port=x", "1 to 65535"),
+        ("--recognise", "maybe", "on, off"),
+        ("--listen", "9000", "127.0.0.1:"),
+    ] {
+        let out = Command::new(locate("enginetap"))
+            .args(["run", flag, value])
+            .output()
+            .unwrap();
         assert!(!out.status.success());
         let text = String::from_utf8_lossy(&out.stderr);
-        assert!(text.contains(flag.trim_start_matches('-')) && text.contains(remedy), "{flag} {value}: {text}");
+        assert!(
+            text.contains(flag.trim_start_matches('-')) && text.contains(remedy),
+            "{flag} {value}: {text}"
+        );
     }
 }
 
@@ -120,11 +176,23 @@ fn a_wrong_flag_names_itself_and_the_remedy() {
 fn pages_under_load_are_valid_monotonic_and_hold_the_invariant() {
     let mut engine = Engine::start();
     let agent = beside(&engine);
-    let script = Script { events: 50, gap_ms: 5.0, ..Script::default() };
+    let script = Script {
+        events: 50,
+        gap_ms: 5.0,
+        ..Script::default()
+    };
     let load = Load::start(
         None,
         engine.address(),
-        ["-n", "64", "-m", "4", "--include-usage", "--script", &script.to_header()],
+        [
+            "-n",
+            "64",
+            "-m",
+            "4",
+            "--include-usage",
+            "--script",
+            &script.to_header(),
+        ],
     );
     let mut last = agent.scrape();
     let mut pages = 0;
@@ -149,7 +217,11 @@ fn pages_under_load_are_valid_monotonic_and_hold_the_invariant() {
 fn promtool_finds_the_live_page_clean() {
     let mut engine = Engine::start();
     let agent = beside(&engine);
-    Load::run(None, engine.address(), ["-n", "2", "-m", "3", "--include-usage"]);
+    Load::run(
+        None,
+        engine.address(),
+        ["-n", "2", "-m", "3", "--include-usage"],
+    );
     engine.ended(6);
     let page = settled(&agent, 6);
     let dir = enginetap_tests::guard::temp_dir();
@@ -160,7 +232,8 @@ fn promtool_finds_the_live_page_clean() {
         .stdin(std::fs::File::open(&file).unwrap())
         .output()
         .expect("promtool (Debian's prometheus) is needed");
-    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    let text =
+        String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{text}");
     assert!(text.trim().is_empty(), "{text}");
     agent.stop();
@@ -172,12 +245,27 @@ fn groups_and_formats_can_be_asked_for() {
     let agent = beside(&engine);
     let core = agent.scrape_path("/metrics?collect[]=core");
     assert!(!core.series("enginetap_requests_started_total").is_empty());
-    assert!(core.series("enginetap_build_info").is_empty(), "{}", core.text());
-    assert_eq!(agent.get("/metrics?collect[]=nonsense").unwrap().status, 400);
-    let open = agent.get_with("/metrics", &[("Accept", "application/openmetrics-text; version=1.0.0")]).unwrap();
+    assert!(
+        core.series("enginetap_build_info").is_empty(),
+        "{}",
+        core.text()
+    );
+    assert_eq!(
+        agent.get("/metrics?collect[]=nonsense").unwrap().status,
+        400
+    );
+    let open = agent
+        .get_with(
+            "/metrics",
+            &[("Accept", "application/openmetrics-text; version=1.0.0")],
+        )
+        .unwrap();
     let text = open.text();
     assert!(text.trim_end().ends_with("# EOF"), "{text}");
-    assert!(text.contains("enginetap_requests_started_created"), "{text}");
+    assert!(
+        text.contains("enginetap_requests_started_created"),
+        "{text}"
+    );
     assert_eq!(agent.get("/healthz").unwrap().status, 200);
     assert_eq!(agent.get("/readyz").unwrap().status, 200);
     agent.stop();
@@ -190,9 +278,15 @@ fn ps_and_doctor_say_what_is_watched_and_what_works() {
     let bin = locate("enginetap");
     let bin = bin.to_str().unwrap();
     let ps = run(bin, &["ps", "--listen", &agent.address().to_string()]);
-    assert!(ps.contains("engine=vllm") && ps.contains("because: matches") && ps.contains("wire: full"), "{ps}");
+    assert!(
+        ps.contains("engine=vllm") && ps.contains("because: matches") && ps.contains("wire: full"),
+        "{ps}"
+    );
     let doctor = run(bin, &["doctor"]);
-    assert!(doctor.contains("the agent can run here") && doctor.contains("sk_buff.dev"), "{doctor}");
+    assert!(
+        doctor.contains("the agent can run here") && doctor.contains("sk_buff.dev"),
+        "{doctor}"
+    );
     agent.stop();
 }
 
@@ -200,17 +294,30 @@ fn ps_and_doctor_say_what_is_watched_and_what_works() {
 fn namespaces_are_left_when_their_engines_are_gone() {
     let mut agent = agent_for(8000);
     let pid = agent.child().pid();
-    let descriptors = || std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    let descriptors = || {
+        std::fs::read_dir(format!("/proc/{pid}/fd"))
+            .unwrap()
+            .count()
+    };
     let before = descriptors();
     for _ in 0..5 {
         let ns = NetNs::new();
-        let mut engine = Engine::builder().netns(&ns).listen("127.0.0.1:8000").start();
+        let mut engine = Engine::builder()
+            .netns(&ns)
+            .listen("127.0.0.1:8000")
+            .start();
         Load::run(Some(&ns), engine.address(), ["-m", "1"]);
         engine.ended(1);
         engine.stop();
     }
-    let left = poll(Duration::from_secs(40), || (descriptors() <= before).then_some(()));
-    assert!(left.is_some(), "{} descriptors, {before} before", descriptors());
+    let left = poll(Duration::from_secs(40), || {
+        (descriptors() <= before).then_some(())
+    });
+    assert!(
+        left.is_some(),
+        "{} descriptors, {before} before",
+        descriptors()
+    );
     settled(&agent, 5);
     agent.stop();
 }
@@ -223,12 +330,24 @@ fn a_secret_in_a_request_or_reply_is_on_no_page() {
         .matching(&format!("port={},engine=vllm", engine.address().port()))
         .args(["--log-level", "trace"])
         .start();
-    let script = Script { text: format!(" {secret}"), ..Script::default() };
+    let script = Script {
+        text: format!(" {secret}"),
+        ..Script::default()
+    };
     let header = format!("Authorization: Bearer {secret}");
     Load::run(
         None,
         engine.address(),
-        ["-n", "4", "-m", "25", "--header", &header, "--script", &script.to_header()],
+        [
+            "-n",
+            "4",
+            "-m",
+            "25",
+            "--header",
+            &header,
+            "--script",
+            &script.to_header(),
+        ],
     );
     engine.ended(100);
     settled(&agent, 100);

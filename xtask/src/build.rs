@@ -37,3 +37,16 @@ pub fn test_programs(names: &[&str]) -> Result<()> {
     }
     run(&mut build)
 }
+
+/// A program of the tests crate that measures, with the features it needs.
+pub fn measuring_program(name: &str, features: &[&str]) -> Result<()> {
+    let mut build = cargo([
+        "build",
+        "--release",
+        "--locked",
+        "--package",
+        "enginetap-tests",
+    ]);
+    build.args(["--bin", name, "--features", &features.join(",")]);
+    run(&mut build)
+}

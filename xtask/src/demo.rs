@@ -41,7 +41,12 @@ pub fn run(seconds: Option<u64>) -> Result<()> {
     let address = page::free_address("127.0.0.1:8000")?;
     let metrics = page::free_address("127.0.0.1:9469")?;
     let mut engine = engine(&address)?;
-    let mut agent = page::start_agent(&metrics)?;
+    // Told which process to watch, so that nothing else on this machine gets into the table; without
+    // a rule it would recognise the engine from its traffic.
+    let port = address.rsplit(':').next().unwrap_or_default();
+    let rule = format!("port={port},engine=openai");
+    let watch = ["--match", rule.as_str(), "--recognise", "off"];
+    let mut agent = page::start_agent(&metrics, &watch)?;
     let mut load = load(&address)?;
     let mut table = Table::new(&metrics, Page::fetch(&metrics)?);
 

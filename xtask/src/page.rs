@@ -19,7 +19,7 @@ use crate::{
 pub fn run() -> Result<()> {
     need_root("ci")?;
     let address = free_address("127.0.0.1:0")?;
-    let mut agent = start_agent(&address)?;
+    let mut agent = start_agent(&address, &[])?;
     let page = scrape::get(&address, "/metrics")?;
     let mut promtool = command(setup::promtool_path()?)
         .args(["check", "metrics"])
@@ -41,9 +41,9 @@ pub fn run() -> Result<()> {
 }
 
 /// Starts the release agent on `address` and waits until it is ready.
-pub fn start_agent(address: &str) -> Result<Guarded> {
+pub fn start_agent(address: &str, args: &[&str]) -> Result<Guarded> {
     let mut run = command(release("enginetap"));
-    run.args(["run", "--listen", address]);
+    run.args(["run", "--listen", address]).args(args);
     let mut agent = Guarded::start("enginetap", &run, &target().join("enginetap.log"))?;
     let deadline = Instant::now() + Duration::from_secs(20);
     while scrape::get(address, "/readyz").is_err() {

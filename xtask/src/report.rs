@@ -20,17 +20,21 @@ pub struct Report {
     pub command: &'static str,
     pub title: &'static str,
     pub file: &'static str,
+    /// Features of the tests crate that its program needs.
+    pub features: &'static [&'static str],
 }
 
 pub const BENCH: Report = Report {
     command: "bench",
     title: "Cost and accuracy, measured",
     file: "agent/BENCH.md",
+    features: &["bench"],
 };
 pub const SOAK: Report = Report {
     command: "soak",
     title: "Long proofs, measured",
     file: "agent/SOAK.md",
+    features: &[],
 };
 
 /// Runs the program with `args`; with arguments only a part is measured, and the file stays.
@@ -44,6 +48,7 @@ pub fn run(report: Report, args: &[String]) -> Result<()> {
     }
     build::agent()?;
     build::test_programs(&[])?;
+    build::measuring_program(report.command, report.features)?;
     let mut program = command(release(report.command));
     program
         .args(args)

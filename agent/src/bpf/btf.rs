@@ -41,19 +41,26 @@ impl Types {
     pub fn of_running_kernel() -> Result<Types> {
         let path = Path::new("/sys/kernel/btf/vmlinux");
         let data = std::fs::read(path).with_context(|| {
-            format!("cannot read {}: the kernel needs CONFIG_DEBUG_INFO_BTF=y", path.display())
+            format!(
+                "cannot read {}: the kernel needs CONFIG_DEBUG_INFO_BTF=y",
+                path.display()
+            )
         })?;
         Types::parse(&data)
     }
 
     /// Reads a BTF blob.
     pub fn parse(data: &[u8]) -> Result<Types> {
-        ensure!(u32_at(data, 0)? & 0xffff == 0xeb9f, "BTF has an unknown byte order or magic number");
+        ensure!(
+            u32_at(data, 0)? & 0xffff == 0xeb9f,
+            "BTF has an unknown byte order or magic number"
+        );
         let header = u32_at(data, 4)? as usize;
         let (type_off, type_len) = (u32_at(data, 8)? as usize, u32_at(data, 12)? as usize);
         let (str_off, str_len) = (u32_at(data, 16)? as usize, u32_at(data, 20)? as usize);
         let section = |off: usize, len: usize| {
-            data.get(header + off..header + off + len).context("BTF is cut short")
+            data.get(header + off..header + off + len)
+                .context("BTF is cut short")
         };
         let (body, strings) = (section(type_off, type_len)?, section(str_off, str_len)?);
         let name = |off: u32| -> String {
@@ -65,8 +72,13 @@ impl Types {
         let mut structs: HashMap<String, Vec<u32>> = HashMap::new();
         let mut at = 0;
         while at < body.len() {
-            let (name_off, info, third) = (u32_at(body, at)?, u32_at(body, at + 4)?, u32_at(body, at + 8)?);
-            let (kind, count, flagged) = (info >> 24 & 31, (info & 0xffff) as usize, info >> 31 != 0);
+            let (name_off, info, third) = (
+                u32_at(body, at)?,
+                u32_at(body, at + 4)?,
+                u32_at(body, at + 8)?,
+            );
+            let (kind, count, flagged) =
+                (info >> 24 & 31, (info & 0xffff) as usize, info >> 31 != 0);
             at += 12;
             let extra = match kind {
                 STRUCT | UNION | 19 => count * 12,
@@ -91,7 +103,10 @@ impl Types {
                         });
                     }
                     if kind == STRUCT {
-                        structs.entry(name(name_off)).or_default().push(types.len() as u32);
+                        structs
+                            .entry(name(name_off))
+                            .or_default()
+                            .push(types.len() as u32);
                     }
                     Type::Composite(members)
                 }
@@ -107,11 +122,16 @@ impl Types {
     /// The byte offset of a dotted path within a structure; `None` when the kernel lacks it.
     pub fn offset(&self, structure: &str, path: &str) -> Option<u32> {
         let parts: Vec<&str> = path.split('.').collect();
-        self.structs.get(structure)?.iter().find_map(|&id| self.walk(id, &parts, 0))
+        self.structs
+            .get(structure)?
+            .iter()
+            .find_map(|&id| self.walk(id, &parts, 0))
     }
 
     fn walk(&self, id: u32, path: &[&str], depth: u32) -> Option<u32> {
-        let Some((first, rest)) = path.split_first() else { return Some(0) };
+        let Some((first, rest)) = path.split_first() else {
+            return Some(0);
+        };
         if depth > 16 {
             return None;
         }
@@ -157,6 +177,11 @@ mod tests {
     #[test]
     fn hostile_bytes_are_an_error() {
         assert!(Types::parse(&[]).is_err());
-        assert!(Types::parse(&[0x9f, 0xeb, 1, 0, 24, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255]).is_err());
+        assert!(
+            Types::parse(&[
+                0x9f, 0xeb, 1, 0, 24, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255
+            ])
+            .is_err()
+        );
     }
 }

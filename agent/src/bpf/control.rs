@@ -60,11 +60,21 @@ impl Control {
     }
 
     fn give(&self, what: u32, argument: u32, flow: u64, key: &FlowKey) -> Result<i64> {
-        let sent = Sent { order: Order { what, argument, flow, pad: 0 }, key: *key };
+        let sent = Sent {
+            order: Order {
+                what,
+                argument,
+                flow,
+                pad: 0,
+            },
+            key: *key,
+        };
         let mut packet = [0u8; 14 + size_of::<Sent>()];
         packet[..14].copy_from_slice(&ETHERNET);
         // SAFETY: `Sent` is plain data without padding.
-        let bytes = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(&sent).cast::<u8>(), size_of::<Sent>()) };
+        let bytes = unsafe {
+            std::slice::from_raw_parts(std::ptr::from_ref(&sent).cast::<u8>(), size_of::<Sent>())
+        };
         packet[14..].copy_from_slice(bytes);
         let ran = test_run(self.program.as_fd(), &packet)?;
         let answer = ran.answer as i64;
@@ -104,7 +114,13 @@ pub(super) fn test_run(program: BorrowedFd<'_>, packet: &[u8]) -> Result<Ran> {
         )
     };
     if r != 0 {
-        bail!("a program could not be run (BPF_PROG_TEST_RUN): {}", std::io::Error::last_os_error());
+        bail!(
+            "a program could not be run (BPF_PROG_TEST_RUN): {}",
+            std::io::Error::last_os_error()
+        );
     }
-    Ok(Ran { answer: attr.retval, nanos: attr.duration })
+    Ok(Ran {
+        answer: attr.retval,
+        nanos: attr.duration,
+    })
 }

@@ -32,7 +32,9 @@ pub struct Loaded {
 /// Offsets of the running kernel.
 pub fn offsets() -> Result<Offsets> {
     let types = Types::of_running_kernel()?;
-    Ok(Offsets::fill(|structure, path| types.offset(structure, path)))
+    Ok(Offsets::fill(|structure, path| {
+        types.offset(structure, path)
+    }))
 }
 
 /// Loads the object. The tap and the control program are needed; every other hook may fail.
@@ -42,7 +44,8 @@ pub fn load() -> Result<Loaded> {
         "this binary was built without its kernel object (ENGINETAP_SKIP_BPF was set): build it with `cargo xtask build`"
     );
     let offsets = offsets()?;
-    let btf = Btf::from_sys_fs().context("cannot read the kernel's BTF from /sys/kernel/btf/vmlinux")?;
+    let btf =
+        Btf::from_sys_fs().context("cannot read the kernel's BTF from /sys/kernel/btf/vmlinux")?;
     let mut ebpf = EbpfLoader::new()
         .btf(Some(&btf))
         .override_global("OFFSETS", &offsets, true)
@@ -61,19 +64,38 @@ pub fn load() -> Result<Loaded> {
         }
         verdicts.insert(probe.name, verdict);
     }
-    Ok(Loaded { ebpf, verdicts, offsets, tap, control })
+    Ok(Loaded {
+        ebpf,
+        verdicts,
+        offsets,
+        tap,
+        control,
+    })
 }
 
 fn load_filter(ebpf: &mut Ebpf, name: &str) -> Result<OwnedFd> {
-    let program: &mut SocketFilter =
-        ebpf.program_mut(name).with_context(|| format!("the object has no program {name}"))?.try_into()?;
-    program.load().map_err(explain).with_context(|| format!("the kernel refused the socket filter {name}"))?;
-    program.fd()?.as_fd().try_clone_to_owned().context("cannot duplicate a program's descriptor")
+    let program: &mut SocketFilter = ebpf
+        .program_mut(name)
+        .with_context(|| format!("the object has no program {name}"))?
+        .try_into()?;
+    program
+        .load()
+        .map_err(explain)
+        .with_context(|| format!("the kernel refused the socket filter {name}"))?;
+    program
+        .fd()?
+        .as_fd()
+        .try_clone_to_owned()
+        .context("cannot duplicate a program's descriptor")
 }
 
 /// Keeps the end of a verifier log, where the reason is.
 fn explain(error: ProgramError) -> anyhow::Error {
-    if let ProgramError::LoadError { io_error, verifier_log } = &error {
+    if let ProgramError::LoadError {
+        io_error,
+        verifier_log,
+    } = &error
+    {
         let log = verifier_log.to_string();
         if std::env::var_os("ENGINETAP_VERIFIER_LOG").is_some() {
             eprintln!("{log}");
@@ -99,7 +121,10 @@ fn attach(
         .map(|(name, _)| name)
         .collect();
     if !missing.is_empty() {
-        return Verdict::unsupported("field_missing", format!("this kernel lacks {}", missing.join(", ")));
+        return Verdict::unsupported(
+            "field_missing",
+            format!("this kernel lacks {}", missing.join(", ")),
+        );
     }
     if let Some(other) = probe.instead_of
         && before.get(other).is_some_and(|v| v.state == State::Ok)
@@ -110,7 +135,9 @@ fn attach(
         Ok(()) => Verdict::ok(),
         Err(error) => {
             let text = format!("{error:#}");
-            let absent = ["not found", "No such", "ENOENT", "unknown BTF"].iter().any(|s| text.contains(s));
+            let absent = ["not found", "No such", "ENOENT", "unknown BTF"]
+                .iter()
+                .any(|s| text.contains(s));
             if absent {
                 Verdict::unsupported("hook_missing", text)
             } else if text.contains("Operation not permitted") || text.contains("EPERM") {
@@ -123,7 +150,9 @@ fn attach(
 }
 
 fn try_attach(ebpf: &mut Ebpf, btf: &Btf, probe: &Probe) -> Result<()> {
-    let program = ebpf.program_mut(probe.name).with_context(|| format!("the object has no program {}", probe.name))?;
+    let program = ebpf
+        .program_mut(probe.name)
+        .with_context(|| format!("the object has no program {}", probe.name))?;
     match probe.kind {
         Kind::BtfTracepoint => {
             let program: &mut BtfTracePoint = program.try_into()?;
@@ -153,7 +182,13 @@ mod tests {
         for probe in PROBES {
             let verdict = &loaded.verdicts[probe.name];
             println!("{} {:?} {}", probe.name, verdict.state, verdict.detail);
-            assert_ne!(verdict.state, State::Broken, "{}: {}", probe.name, verdict.detail);
+            assert_ne!(
+                verdict.state,
+                State::Broken,
+                "{}: {}",
+                probe.name,
+                verdict.detail
+            );
         }
     }
 }

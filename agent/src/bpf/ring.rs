@@ -50,8 +50,13 @@ pub fn borrow(fd: RawFd) -> BorrowedFd<'static> {
 impl Ring {
     /// Takes the ring out of the object.
     pub fn take(ebpf: &mut Ebpf) -> Result<Ring> {
-        let map = ebpf.take_map("RING").context("the object has no map RING")?;
-        Ok(Ring { map: RingBuf::try_from(map)?, rejected: 0 })
+        let map = ebpf
+            .take_map("RING")
+            .context("the object has no map RING")?;
+        Ok(Ring {
+            map: RingBuf::try_from(map)?,
+            rejected: 0,
+        })
     }
 
     /// Descriptor that becomes readable when records wait.
@@ -61,7 +66,9 @@ impl Ring {
 
     /// Hands the next record to `take`; false when none waits.
     pub fn next(&mut self, take: impl FnOnce(Record<'_>)) -> bool {
-        let Some(item) = self.map.next() else { return false };
+        let Some(item) = self.map.next() else {
+            return false;
+        };
         match decode(&item) {
             Some(record) => take(record),
             None => self.rejected += 1,
@@ -89,7 +96,9 @@ fn decode(bytes: &[u8]) -> Option<Record<'_>> {
             let bank = enginetap_ebpf::abi::flow::TAIL_BANK;
             let first = end.tail_first as usize;
             let older = tail.get(..first)?;
-            let newer = tail.get(bank..)?.get(..(end.len as usize).checked_sub(first)?)?;
+            let newer = tail
+                .get(bank..)?
+                .get(..(end.len as usize).checked_sub(first)?)?;
             Some(Record::End(Box::new(end), older, newer))
         }
         kind::CLOSED => cast(bytes).map(Record::Closed),

@@ -24,7 +24,8 @@ pub struct Tables {
 }
 
 fn take(ebpf: &mut Ebpf, name: &str) -> Result<aya::maps::Map> {
-    ebpf.take_map(name).with_context(|| format!("the object has no map {name}"))
+    ebpf.take_map(name)
+        .with_context(|| format!("the object has no map {name}"))
 }
 
 impl Tables {
@@ -48,7 +49,8 @@ impl Tables {
     pub fn memory(&self) -> Vec<(&'static str, u64)> {
         use std::os::fd::{AsFd, AsRawFd};
         let of = |name, fd: std::os::fd::BorrowedFd<'_>| {
-            let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
+            let text =
+                std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
             let line = text.lines().find_map(|l| l.strip_prefix("memlock:"))?;
             Some((name, line.trim().parse().ok()?))
         };
@@ -86,7 +88,9 @@ impl Tables {
     pub fn remove_listener(&mut self, key: &ListenerKey) -> Result<()> {
         match self.listeners.remove(key) {
             Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
-            Err(MapError::SyscallError(e)) if e.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            Err(MapError::SyscallError(e)) if e.io_error.raw_os_error() == Some(libc::ENOENT) => {
+                Ok(())
+            }
             Err(e) => Err(e.into()),
         }
     }
@@ -122,7 +126,12 @@ impl Tables {
             }
             let n = self.lost.get(&cell, 0)?;
             if n > 0 {
-                found.push((i / (STATUS_CLASSES * STREAMING), i / STREAMING % STATUS_CLASSES, i % STREAMING, n));
+                found.push((
+                    i / (STATUS_CLASSES * STREAMING),
+                    i / STREAMING % STATUS_CLASSES,
+                    i % STREAMING,
+                    n,
+                ));
             }
         }
         Ok(found)
@@ -140,14 +149,22 @@ impl Tables {
     }
 
     /// A node-wide counter array, summed over CPUs, in the order of its reasons.
-    pub fn reasons(&self, which: Reasons, names: &'static [&'static str]) -> Vec<(&'static str, u64)> {
+    pub fn reasons(
+        &self,
+        which: Reasons,
+        names: &'static [&'static str],
+    ) -> Vec<(&'static str, u64)> {
         let map = match which {
             Reasons::EventsLost => &self.events_lost,
             Reasons::FlowsDropped => &self.flows_dropped,
             Reasons::Unparsed => &self.unparsed,
         };
         let sum = |i: usize| map.get(&(i as u32), 0).map(|v| v.iter().sum()).unwrap_or(0);
-        names.iter().enumerate().map(|(i, name)| (*name, sum(i))).collect()
+        names
+            .iter()
+            .enumerate()
+            .map(|(i, name)| (*name, sum(i)))
+            .collect()
     }
 }
 
@@ -172,7 +189,9 @@ impl FlowsView {
     pub fn of(tables: &Tables) -> Result<FlowsView> {
         let fd = tables.flows_fd()?;
         let data = MapData::from_fd(fd)?;
-        Ok(FlowsView { flows: aya::maps::Map::HashMap(data).try_into()? })
+        Ok(FlowsView {
+            flows: aya::maps::Map::HashMap(data).try_into()?,
+        })
     }
 
     /// Calls `visit` for every flow. The table may change meanwhile.

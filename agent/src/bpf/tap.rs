@@ -18,7 +18,11 @@ pub(super) fn set<T>(fd: &OwnedFd, level: i32, name: i32, value: &T) -> std::io:
             size_of::<T>() as libc::socklen_t,
         )
     };
-    if r == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    if r == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
 }
 
 /// Opens a tap on device `index` of the current namespace. Nothing is ever queued: the filter is
@@ -27,14 +31,19 @@ pub fn open(program: BorrowedFd<'_>, index: u32, loopback: bool) -> Result<Owned
     // SAFETY: no pointers are passed; a negative result is checked.
     let raw = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     if raw < 0 {
-        bail!("cannot open a packet socket (CAP_NET_RAW is needed): {}", std::io::Error::last_os_error());
+        bail!(
+            "cannot open a packet socket (CAP_NET_RAW is needed): {}",
+            std::io::Error::last_os_error()
+        );
     }
     // SAFETY: the descriptor was just opened and has no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-    set(&fd, libc::SOL_SOCKET, SO_ATTACH_BPF, &program.as_raw_fd()).context("cannot attach the tap to a packet socket")?;
+    set(&fd, libc::SOL_SOCKET, SO_ATTACH_BPF, &program.as_raw_fd())
+        .context("cannot attach the tap to a packet socket")?;
     if loopback {
-        set(&fd, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1i32)
-            .context("cannot ignore outgoing packets on lo (PACKET_IGNORE_OUTGOING, kernel 4.20)")?;
+        set(&fd, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1i32).context(
+            "cannot ignore outgoing packets on lo (PACKET_IGNORE_OUTGOING, kernel 4.20)",
+        )?;
     }
     // SAFETY: all-zero is a valid sockaddr_ll.
     let mut addr: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -50,7 +59,10 @@ pub fn open(program: BorrowedFd<'_>, index: u32, loopback: bool) -> Result<Owned
         )
     };
     if r != 0 {
-        bail!("cannot bind a packet socket to device {index}: {}", std::io::Error::last_os_error());
+        bail!(
+            "cannot bind a packet socket to device {index}: {}",
+            std::io::Error::last_os_error()
+        );
     }
     Ok(fd)
 }

@@ -14,7 +14,9 @@ use crate::protocol::events::StreamFraming;
 use crate::protocol::kind::EventKind;
 use crate::protocol::reply::{ReplyFacts, model_ids, read_reply};
 use crate::protocol::tail::{TailFacts, read_tail};
-use crate::vocab::{Class, Gaps, Outcome, Phase, RequestEnd, Status, Streaming, TokenSource, Tokens, WorkloadId};
+use crate::vocab::{
+    Class, Gaps, Outcome, Phase, RequestEnd, Status, Streaming, TokenSource, Tokens, WorkloadId,
+};
 
 impl Ingest {
     /// A request ended.
@@ -29,11 +31,17 @@ impl Ingest {
         if r.workload == 0 && entry.workload == 0 {
             let answers = end.status / 100 == 2;
             entry.read_head(crate::vocab::Engine::OpenAi);
-            let telling =
-                answers && entry.head.as_ref().is_some_and(|h| engines::is_inference_route(h.method, &h.path));
+            let telling = answers
+                && entry
+                    .head
+                    .as_ref()
+                    .is_some_and(|h| engines::is_inference_route(h.method, &h.path));
             if telling && self.parked.ask(&entry.key) {
                 let hint = entry.reply.as_ref().and_then(|h| h.engine_hint);
-                self.tell(super::News::Answers { flow: entry.key, hint });
+                self.tell(super::News::Answers {
+                    flow: entry.key,
+                    hint,
+                });
             }
             self.parked.hold(Box::new(*end), tail.clone(), entry);
             return;
@@ -61,9 +69,21 @@ impl Ingest {
         let tail = &tail[..own];
         let tail = &tail[tail.len().saturating_sub(end.reply_bytes as usize)..];
         let chunked = flags & end_flag::CHUNKED != 0;
-        let framing = if flags & end_flag::NDJSON != 0 { StreamFraming::Ndjson } else { StreamFraming::Sse };
-        let last = if stream && !tail.is_empty() { read_tail(tail, framing, chunked) } else { TailFacts::default() };
-        let unary = if stream { ReplyFacts::default() } else { unary_facts(&mut entry, tail, chunked) };
+        let framing = if flags & end_flag::NDJSON != 0 {
+            StreamFraming::Ndjson
+        } else {
+            StreamFraming::Sse
+        };
+        let last = if stream && !tail.is_empty() {
+            read_tail(tail, framing, chunked)
+        } else {
+            TailFacts::default()
+        };
+        let unary = if stream {
+            ReplyFacts::default()
+        } else {
+            unary_facts(&mut entry, tail, chunked)
+        };
         let error = entry.stream.error.or(last.error).or(unary.error);
         let class = entry.route.map_or(Class::Unknown, |r| r.class);
         let route = entry.route.map_or("other", |r| r.route);
@@ -87,7 +107,12 @@ impl Ingest {
         let asked = entry.facts().clone();
         let model = asked
             .model
-            .or_else(|| entry.reader.as_ref().and_then(|r| r.model().map(str::to_owned)))
+            .or_else(|| {
+                entry
+                    .reader
+                    .as_ref()
+                    .and_then(|r| r.model().map(str::to_owned))
+            })
             .or(last.model.clone())
             .or(unary.model);
         let usable = flags & (end_flag::GAP | end_flag::ADOPTED) == 0;
@@ -100,13 +125,26 @@ impl Ingest {
             known.read_delay[read_delay_bucket(delay)] += 1;
             known.read_delay_ns += delay;
         }
-        let seen = Seen { end, entry: &entry, last: &last, stream, usable };
+        let seen = Seen {
+            end,
+            entry: &entry,
+            last: &last,
+            stream,
+            usable,
+        };
         let tokens = tokens(&seen, unary.tokens);
-        let first_token_unknown = stream && class == Class::Inference && entry.stream.first_token_ns.is_none();
+        let first_token_unknown =
+            stream && class == Class::Inference && entry.stream.first_token_ns.is_none();
         let streaming = if head {
-            if stream { Streaming::True } else { Streaming::False }
+            if stream {
+                Streaming::True
+            } else {
+                Streaming::False
+            }
         } else {
-            asked.stream.map_or(Streaming::Unknown, |s| if s { Streaming::True } else { Streaming::False })
+            asked.stream.map_or(Streaming::Unknown, |s| {
+                if s { Streaming::True } else { Streaming::False }
+            })
         };
         let phase = if !head {
             Phase::BeforeHead
@@ -146,7 +184,9 @@ impl Ingest {
             outcome: Outcome::Unobserved,
             status: Status::None,
             phase: Phase::BeforeHead,
-            duration: Some(Duration::from_nanos(monotonic_ns().saturating_sub(entry.start_ns))),
+            duration: Some(Duration::from_nanos(
+                monotonic_ns().saturating_sub(entry.start_ns),
+            )),
             gaps: None,
             time_per_output_token: None,
             tokens: None,
@@ -172,7 +212,13 @@ impl Ingest {
                 2 => Streaming::False,
                 _ => Streaming::Unknown,
             };
-            self.store.lost(WorkloadId(id), outcome_of(outcome), class as u8, streaming, total);
+            self.store.lost(
+                WorkloadId(id),
+                outcome_of(outcome),
+                class as u8,
+                streaming,
+                total,
+            );
         }
         if let Ok(w) = self.tables.workload(id) {
             self.store.lost_events(WorkloadId(id), w.lost_events);
@@ -181,9 +227,15 @@ impl Ingest {
 }
 
 fn unary_facts(entry: &mut Entry, tail: &[u8], chunked: bool) -> ReplyFacts {
-    let Some(reply) = entry.reply.clone() else { return ReplyFacts::default() };
+    let Some(reply) = entry.reply.clone() else {
+        return ReplyFacts::default();
+    };
     let (prefix, end) = entry.reply_body();
-    read_reply(&reply, prefix, if chunked || end.is_empty() { tail } else { end })
+    read_reply(
+        &reply,
+        prefix,
+        if chunked || end.is_empty() { tail } else { end },
+    )
 }
 
 fn outcome_of(value: u32) -> Outcome {
@@ -232,7 +284,8 @@ impl Seen<'_> {
 
     /// Whether `[DONE]` came after the captured events.
     fn done_late(&self) -> bool {
-        self.end.flags & end_flag::DONE != 0 && !self.entry.reader.as_ref().is_some_and(|r| r.done())
+        self.end.flags & end_flag::DONE != 0
+            && !self.entry.reader.as_ref().is_some_and(|r| r.done())
     }
 
     /// Whether the last event but `[DONE]` is only a usage.
@@ -289,9 +342,16 @@ fn tokens(seen: &Seen<'_>, unary: Option<Tokens>) -> Option<(Tokens, TokenSource
         return None;
     }
     let late = u64::from(seen.end.events_total - seen.end.events_captured);
-    let silent = if late > 0 { seen.last.silent.min(late) } else { 0 };
+    let silent = if late > 0 {
+        seen.last.silent.min(late)
+    } else {
+        0
+    };
     let generation = seen.entry.stream.content + late - silent;
-    let counted = Tokens { generation: Some(generation), ..named.unwrap_or_default() };
+    let counted = Tokens {
+        generation: Some(generation),
+        ..named.unwrap_or_default()
+    };
     Some((counted, TokenSource::Events))
 }
 

@@ -8,7 +8,9 @@ use zeroize::Zeroizing;
 use crate::engines::{self, RouteMatch};
 use crate::protocol::body::{RequestFacts, request_facts};
 use crate::protocol::events::{EventReader, StreamFraming};
-use crate::protocol::head::{ContentType, RequestHead, ResponseHead, parse_request_head, parse_response_head};
+use crate::protocol::head::{
+    ContentType, RequestHead, ResponseHead, parse_request_head, parse_response_head,
+};
 use crate::protocol::kind::EventKind;
 use crate::vocab::{Engine, Gaps};
 
@@ -193,7 +195,9 @@ impl Entry {
         if self.facts.is_none() {
             let facts = match &self.head {
                 Some(head) => {
-                    let (start, end) = self.request_bytes.body(head.head_len, head.framing.content_length);
+                    let (start, end) = self
+                        .request_bytes
+                        .body(head.head_len, head.framing.content_length);
                     request_facts(head, start, end)
                 }
                 None => RequestFacts::default(),
@@ -218,7 +222,8 @@ impl Entry {
             self.reply_bytes.add(offset, data, tail);
         }
         if self.reply.is_none() {
-            let Some(head) = parse_response_head(&self.reply_bytes.start).filter(|h| h.complete) else {
+            let Some(head) = parse_response_head(&self.reply_bytes.start).filter(|h| h.complete)
+            else {
                 return found;
             };
             if head.status < 200 && head.status != 101 {
@@ -237,7 +242,13 @@ impl Entry {
             };
             if let Some(framing) = framing {
                 let mut reader = EventReader::new(framing, head.framing.chunked);
-                let events = reader.feed(self.reply_bytes.start.get(head.head_len..).unwrap_or_default(), now);
+                let events = reader.feed(
+                    self.reply_bytes
+                        .start
+                        .get(head.head_len..)
+                        .unwrap_or_default(),
+                    now,
+                );
                 self.fed = self.reply_bytes.start.len() as u64;
                 self.reply_bytes.clear();
                 self.reader = Some(reader);
@@ -257,7 +268,11 @@ impl Entry {
         found
     }
 
-    fn take_events(&mut self, events: Vec<crate::protocol::events::Event>, found: &mut Vec<Finding>) {
+    fn take_events(
+        &mut self,
+        events: Vec<crate::protocol::events::Event>,
+        found: &mut Vec<Finding>,
+    ) {
         let s = &mut self.stream;
         for event in events {
             match event.kind {
@@ -288,8 +303,10 @@ impl Entry {
 
     /// The captured body of an unstreamed reply: its beginning and its end.
     pub fn reply_body(&mut self) -> (&[u8], &[u8]) {
-        let (head, length) =
-            self.reply.as_ref().map_or((0, None), |h| (h.head_len, h.framing.content_length));
+        let (head, length) = self
+            .reply
+            .as_ref()
+            .map_or((0, None), |h| (h.head_len, h.framing.content_length));
         self.reply_bytes.body(head, length)
     }
 }
@@ -323,7 +340,10 @@ mod tests {
     fn what_is_not_the_end_of_the_body_is_no_end() {
         let mut m = message(b"headabcd", 10, b"gh");
         assert_eq!(m.body(4, Some(100)), (&b"abcd"[..], &b""[..]));
-        assert_eq!(message(b"head", 4, b"x").body(4, None), (&b""[..], &b""[..]));
+        assert_eq!(
+            message(b"head", 4, b"x").body(4, None),
+            (&b""[..], &b""[..])
+        );
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub enum News {
     Listen(Listen),
     /// A process did something.
     Life(Life),
+    /// A scan of the node is done.
+    Scanned(anyhow::Result<Box<crate::targets::scan::ScanResult>>),
     /// A listener that is not watched answered an inference route.
     Answers {
         /// The flow it was seen on.
@@ -85,12 +87,20 @@ pub struct Ingest {
 /// Monotonic time as the kernel programs tell it.
 pub fn monotonic_ns() -> u64 {
     let t = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-    t.map_or(0, |t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)
+    t.map_or(0, |t| {
+        t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64
+    })
 }
 
 impl Ingest {
     /// Joins the parts.
-    pub fn new(ring: Ring, tables: Tables, store: Store, control: Control, news: Sender<News>) -> Ingest {
+    pub fn new(
+        ring: Ring,
+        tables: Tables,
+        store: Store,
+        control: Control,
+        news: Sender<News>,
+    ) -> Ingest {
         Ingest {
             ring,
             tables,
@@ -139,7 +149,9 @@ impl Ingest {
             Owned::Piece(head, data) => self.piece(&head, &data),
             Owned::End(end, tail) => self.ended(&end, &tail),
             Owned::Progress(end) => self.progress(&end),
-            Owned::Closed(FlowClosed { key, flow, ts_ns, .. }) => {
+            Owned::Closed(FlowClosed {
+                key, flow, ts_ns, ..
+            }) => {
                 self.closing.push_back((ts_ns + SETTLE_NS, key, flow));
             }
             Owned::Listen(listen) => self.tell(News::Listen(listen)),
@@ -153,7 +165,9 @@ impl Ingest {
     }
 
     fn engine_of(&self, workload: u32) -> Engine {
-        self.known.get(&workload).map_or(Engine::OpenAi, |k| k.engine)
+        self.known
+            .get(&workload)
+            .map_or(Engine::OpenAi, |k| k.engine)
     }
 
     fn piece(&mut self, p: &Piece, data: &[u8]) {
@@ -168,10 +182,13 @@ impl Ingest {
                 self.overflow += 1;
                 return;
             }
-            self.entries.insert(id, Entry::new(p.request.key, p.request.workload, p.ts_ns));
+            self.entries
+                .insert(id, Entry::new(p.request.key, p.request.workload, p.ts_ns));
         }
         let engine = self.engine_of(p.request.workload);
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
         entry.confirmed |= p.flags & piece_flag::PROVISIONAL == 0;
         if entry.workload == 0 && p.request.workload != 0 && !reply {
             // The workload got its number between two pieces of the head.
@@ -191,7 +208,9 @@ impl Ingest {
     }
 
     fn found(&mut self, id: (u64, u32), finding: Finding) {
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
         let (Some(_), Some(status)) = (entry.route, entry.reply.as_ref().map(|h| h.status)) else {
             return;
         };
@@ -213,7 +232,9 @@ impl Ingest {
 
     /// Hands a finding to the store; the entry's workload is known.
     fn store_finding(&mut self, id: (u64, u32), finding: Finding) {
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
         write_finding(&mut self.store, entry, finding);
         if let Finding::FirstToken(_) = finding
             && let Err(error) = self.tables.tell(id.0, id.1)
@@ -224,10 +245,17 @@ impl Ingest {
 
     fn progress(&mut self, end: &End) {
         let r = &end.request;
-        let Some(entry) = self.entries.get_mut(&(r.flow, r.number)) else { return };
-        if entry.route.is_some_and(|route| route.class == Class::Inference) && r.workload != 0 {
+        let Some(entry) = self.entries.get_mut(&(r.flow, r.number)) else {
+            return;
+        };
+        if entry
+            .route
+            .is_some_and(|route| route.class == Class::Inference)
+            && r.workload != 0
+        {
             let model = entry.facts().model.clone();
-            self.store.stream_events(WorkloadId(r.workload), model.as_deref(), end.events.into());
+            self.store
+                .stream_events(WorkloadId(r.workload), model.as_deref(), end.events.into());
             entry.reported += u64::from(end.events);
         }
     }
@@ -280,26 +308,41 @@ impl Ingest {
 
     /// Requests of a workload that have begun.
     pub fn started(&self, workload: WorkloadId) -> u64 {
-        let kernel = self.tables.workload(workload.0).map(|w| w.started).unwrap_or(0);
+        let kernel = self
+            .tables
+            .workload(workload.0)
+            .map(|w| w.started)
+            .unwrap_or(0);
         kernel + self.known.get(&workload.0).map_or(0, |k| k.started)
     }
 
     /// How long a workload's requests waited to be read; `None` without a sample.
     pub fn read_delay(&self, workload: WorkloadId) -> Option<KernelHistogram> {
         let known = self.known.get(&workload.0)?;
-        known.read_delay.iter().any(|n| *n > 0).then(|| KernelHistogram {
-            cells: known.read_delay.to_vec(),
-            sum_ns: known.read_delay_ns,
-        })
+        known
+            .read_delay
+            .iter()
+            .any(|n| *n > 0)
+            .then(|| KernelHistogram {
+                cells: known.read_delay.to_vec(),
+                sum_ns: known.read_delay_ns,
+            })
     }
 
     /// Open requests of all workloads: workload, class, age.
     pub fn open(&self) -> impl Iterator<Item = (WorkloadId, Class, Duration)> + '_ {
         let now = monotonic_ns();
-        self.entries.values().filter(|e| e.workload != 0).filter_map(move |e| {
-            let class = e.route?.class;
-            Some((WorkloadId(e.workload), class, Duration::from_nanos(now.saturating_sub(e.start_ns))))
-        })
+        self.entries
+            .values()
+            .filter(|e| e.workload != 0)
+            .filter_map(move |e| {
+                let class = e.route?.class;
+                Some((
+                    WorkloadId(e.workload),
+                    class,
+                    Duration::from_nanos(now.saturating_sub(e.start_ns)),
+                ))
+            })
     }
 
     /// How many open requests are followed one by one.
@@ -383,7 +426,9 @@ impl Ingest {
             self.lost_seen = ring_full;
             self.lost_reads = 0;
         }
-        if ring_full == 0 || (self.lost_reads > 3 && self.lost_checked.elapsed() < Duration::from_secs(10)) {
+        if ring_full == 0
+            || (self.lost_reads > 3 && self.lost_checked.elapsed() < Duration::from_secs(10))
+        {
             return;
         }
         self.lost_reads += 1;
@@ -397,9 +442,15 @@ impl Ingest {
 
 /// Hands a finding to the store, once.
 fn write_finding(store: &mut Store, entry: &mut Entry, finding: Finding) {
-    let (Some(route), Some(status)) = (entry.route, entry.reply.as_ref().map(|h| h.status)) else { return };
+    let (Some(route), Some(status)) = (entry.route, entry.reply.as_ref().map(|h| h.status)) else {
+        return;
+    };
     let (workload, start) = (WorkloadId(entry.workload), entry.start_ns);
-    let streaming = if entry.reader.is_some() { Streaming::True } else { Streaming::False };
+    let streaming = if entry.reader.is_some() {
+        Streaming::True
+    } else {
+        Streaming::False
+    };
     let model = entry.facts().model.clone();
     match finding {
         Finding::Head(at) => {

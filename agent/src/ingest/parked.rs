@@ -48,7 +48,11 @@ impl Parked {
     pub fn ask(&mut self, flow: &FlowKey) -> bool {
         let now = super::monotonic_ns();
         let key = (flow.netns, flow.server_port, flow.server);
-        if self.asked.get(&key).is_some_and(|at| now < at + ASK_AGAIN_NS) {
+        if self
+            .asked
+            .get(&key)
+            .is_some_and(|at| now < at + ASK_AGAIN_NS)
+        {
             return false;
         }
         self.asked.insert(key, now);
@@ -76,15 +80,31 @@ mod tests {
     use super::*;
 
     fn v4(last: u8) -> [u32; 4] {
-        [0, 0, u32::from_be(0xffff), u32::from_ne_bytes([127, 0, 0, last])]
+        [
+            0,
+            0,
+            u32::from_be(0xffff),
+            u32::from_ne_bytes([127, 0, 0, last]),
+        ]
     }
 
     fn flow(server: [u32; 4]) -> FlowKey {
-        FlowKey { netns: 1, server_port: 80, client_port: 9, server, client: v4(9) }
+        FlowKey {
+            netns: 1,
+            server_port: 80,
+            client_port: 9,
+            server,
+            client: v4(9),
+        }
     }
 
     fn listener(addr: [u32; 4]) -> ListenerKey {
-        ListenerKey { netns: 1, port: 80, pad: 0, addr }
+        ListenerKey {
+            netns: 1,
+            port: 80,
+            pad: 0,
+            addr,
+        }
     }
 
     #[test]
@@ -96,7 +116,10 @@ mod tests {
         assert!(reaches(&flow(v4(1)), &listener([0; 4])));
         assert!(!reaches(&flow([1, 2, 3, 4]), &listener(any4)));
         assert!(reaches(&flow([1, 2, 3, 4]), &listener([0; 4])));
-        let other = ListenerKey { netns: 2, ..listener(v4(1)) };
+        let other = ListenerKey {
+            netns: 2,
+            ..listener(v4(1))
+        };
         assert!(!reaches(&flow(v4(1)), &other));
     }
 }

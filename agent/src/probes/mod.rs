@@ -41,7 +41,11 @@ const SOCK: &[&str] = &[
     "net.ns.inum",
 ];
 
-const TASK: &[&str] = &["task_struct.tgid", "task_struct.group_leader", "task_struct.start_boottime"];
+const TASK: &[&str] = &[
+    "task_struct.tgid",
+    "task_struct.group_leader",
+    "task_struct.start_boottime",
+];
 
 /// Every hook. A new one is one row here.
 pub const PROBES: &[Probe] = &[
@@ -150,21 +154,37 @@ pub struct Verdict {
 impl Verdict {
     /// It works.
     pub fn ok() -> Verdict {
-        Verdict { state: State::Ok, reason: "", detail: String::new() }
+        Verdict {
+            state: State::Ok,
+            reason: "",
+            detail: String::new(),
+        }
     }
 
     /// This kernel does not have what it needs.
     pub fn unsupported(reason: &'static str, detail: String) -> Verdict {
-        Verdict { state: State::Unsupported, reason, detail }
+        Verdict {
+            state: State::Unsupported,
+            reason,
+            detail,
+        }
     }
 
     /// It should work and does not.
     pub fn broken(reason: &'static str, detail: String) -> Verdict {
-        Verdict { state: State::Broken, reason, detail }
+        Verdict {
+            state: State::Broken,
+            reason,
+            detail,
+        }
     }
 
     /// It is not needed here.
     pub fn not_applicable(detail: String) -> Verdict {
-        Verdict { state: State::NotApplicable, reason: "served_by_other", detail }
+        Verdict {
+            state: State::NotApplicable,
+            reason: "served_by_other",
+            detail,
+        }
     }
 }

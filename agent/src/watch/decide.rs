@@ -45,30 +45,57 @@ pub fn facts_of(process: &Process) -> ProcessFacts {
 pub fn decide(settings: &Settings, process: &Process, ports: &[u16], fronts: bool) -> Decision {
     let cmdline = process.command_line();
     let cgroups = process.cgroup_paths();
-    let view = ProcessView { exe: &process.exe, cmdline: &cmdline, ports, cgroups: &cgroups };
+    let view = ProcessView {
+        exe: &process.exe,
+        cmdline: &cmdline,
+        ports,
+        cgroups: &cgroups,
+    };
     let found = engines::recognise(&facts_of(process));
     match settings.rules.verdict(&view) {
-        Verdict::Excluded(rule) => return Decision::Ignore { why: format!("excluded by `{rule}`") },
+        Verdict::Excluded(rule) => {
+            return Decision::Ignore {
+                why: format!("excluded by `{rule}`"),
+            };
+        }
         Verdict::Matched(rule) => {
-            let engine = rule.engine().or(found.map(|f| f.engine)).unwrap_or(Engine::OpenAi);
-            let role = found.filter(|f| f.engine == engine).map_or(Role::Api, |f| f.role);
-            return Decision::Watch { engine, role, why: format!("matches `{rule}`") };
+            let engine = rule
+                .engine()
+                .or(found.map(|f| f.engine))
+                .unwrap_or(Engine::OpenAi);
+            let role = found
+                .filter(|f| f.engine == engine)
+                .map_or(Role::Api, |f| f.role);
+            return Decision::Watch {
+                engine,
+                role,
+                why: format!("matches `{rule}`"),
+            };
         }
         Verdict::Silent => {}
     }
     match found {
-        Some(f) if !engines::only_when_named(f.engine) => {
-            Decision::Watch { engine: f.engine, role: f.role, why: f.why.to_owned() }
-        }
-        Some(f) if fronts => {
-            Decision::Watch { engine: f.engine, role: f.role, why: format!("{}, calls a watched engine", f.why) }
-        }
-        Some(f) => Decision::Ignore {
-            why: format!("{} is watched when a rule names it or its upstream is watched", f.engine.as_str()),
+        Some(f) if !engines::only_when_named(f.engine) => Decision::Watch {
+            engine: f.engine,
+            role: f.role,
+            why: f.why.to_owned(),
         },
-        None if settings.recognise == Switch::On => {
-            Decision::Recognise { why: "no profile; its traffic is looked at".to_owned() }
-        }
-        None => Decision::Ignore { why: "no profile and no rule".to_owned() },
+        Some(f) if fronts => Decision::Watch {
+            engine: f.engine,
+            role: f.role,
+            why: format!("{}, calls a watched engine", f.why),
+        },
+        Some(f) => Decision::Ignore {
+            why: format!(
+                "{} is watched when a rule names it or its upstream is watched",
+                f.engine.as_str()
+            ),
+        },
+        None if settings.recognise == Switch::On => Decision::Recognise {
+            why: "no profile; its traffic is looked at".to_owned(),
+        },
+        None => Decision::Ignore {
+            why: "no profile and no rule".to_owned(),
+        },
     }
 }

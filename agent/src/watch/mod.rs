@@ -13,7 +13,7 @@ mod sweep;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -39,6 +39,10 @@ use inventory::{Inventory, WatchedProcess};
 use space::Space;
 
 const RESCAN: Duration = Duration::from_secs(10);
+/// Programs that are looked at when they are executed, per sweep.
+const EXECS: u32 = 500;
+/// Least time between two scans, however much happens.
+const SCAN_APART: Duration = Duration::from_secs(2);
 const TURN: Duration = Duration::from_millis(500);
 
 /// Shared with the endpoints.
@@ -47,7 +51,8 @@ pub type Shared<T> = Arc<Mutex<T>>;
 /// Takes a lock; a thread that died with it held leaves data that is still consistent enough to
 /// count with.
 pub fn hold<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    lock.lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// What is known of a listener.
@@ -80,6 +85,11 @@ pub struct Watcher {
     said: HashSet<String>,
     /// Listeners that began while a scan was under way: it may not have seen them.
     heard: HashSet<ListenerKey>,
+    execs: u32,
+    own_netns: Option<u32>,
+    scanning: bool,
+    wants_scan: bool,
+    tell: Sender<News>,
 }
 
 /// What the watcher is built from.
@@ -96,12 +106,19 @@ pub struct Parts {
     pub flows: FlowsView,
     /// News from the kernel programs.
     pub news: Receiver<News>,
+    /// The sending end of the same.
+    pub tell: Sender<News>,
     /// Whether the hook that names readers works.
     pub owner_works: bool,
 }
 
 fn endpoint_key(netns: u32, at: &Endpoint) -> ListenerKey {
-    ListenerKey { netns, port: at.port, pad: 0, addr: words(&at.ip) }
+    ListenerKey {
+        netns,
+        port: at.port,
+        pad: 0,
+        addr: words(&at.ip),
+    }
 }
 
 fn words(ip: &[u8; 16]) -> [u32; 4] {
@@ -132,7 +149,9 @@ fn flow_key(netns: u32, socket: &TcpSocket) -> FlowKey {
 }
 
 fn now_unix() -> f64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0.0, |d| d.as_secs_f64())
 }
 
 impl Watcher {
@@ -157,12 +176,19 @@ impl Watcher {
             checked: now,
             said: HashSet::new(),
             heard: HashSet::new(),
+            execs: 0,
+            own_netns: None,
+            scanning: false,
+            wants_scan: false,
+            tell: parts.tell,
         }
     }
 
     /// Watches until the other side of the news is gone or `stop` says so.
     pub fn run(mut self, stop: &std::sync::atomic::AtomicBool) {
-        self.rescan();
+        self.enter_own();
+        let first = scan(&self.scan_options()).map(Box::new);
+        self.take_scan(first);
         hold(&self.inventory).ready = true;
         while !stop.load(std::sync::atomic::Ordering::Relaxed) {
             match self.news.recv_timeout(TURN) {
@@ -171,7 +197,8 @@ impl Watcher {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             self.refresh_devices();
-            if self.scanned.elapsed() >= RESCAN {
+            let since = self.scanned.elapsed();
+            if since >= RESCAN || (self.wants_scan && since >= SCAN_APART) {
                 self.rescan();
             }
             self.sweep();
@@ -182,6 +209,7 @@ impl Watcher {
         match news {
             News::Listen(l) => self.listen(&l),
             News::Life(l) => self.life(&l),
+            News::Scanned(found) => self.take_scan(found),
             News::Answers { flow, hint } => self.answers(&flow, hint),
         }
     }
@@ -193,12 +221,37 @@ impl Watcher {
         }
     }
 
+    /// Begins a scan on a thread of its own, so that news are heard meanwhile.
     fn rescan(&mut self) {
+        if self.scanning {
+            return;
+        }
         self.scanned = Instant::now();
+        self.wants_scan = false;
         self.heard.clear();
-        let options =
-            ScanOptions { proc_root: self.settings.proc_root.clone(), maps: true, connections: false };
-        let found = match scan(&options) {
+        let (options, tell) = (self.scan_options(), self.tell.clone());
+        let job = move || {
+            // The receiver is gone only while the agent stops.
+            let _ = tell.send(News::Scanned(scan(&options).map(Box::new)));
+        };
+        match std::thread::Builder::new().name("scan".into()).spawn(job) {
+            Ok(_) => self.scanning = true,
+            Err(error) => self.say(format!("a scan could not be started: {error}")),
+        }
+    }
+
+    fn scan_options(&self) -> ScanOptions {
+        ScanOptions {
+            proc_root: self.settings.proc_root.clone(),
+            maps: true,
+            connections: false,
+        }
+    }
+
+    /// Takes in what a scan found.
+    fn take_scan(&mut self, found: Result<Box<ScanResult>>) {
+        self.scanning = false;
+        let found = match found {
             Ok(found) => found,
             Err(error) => {
                 self.say(format!("the scan of /proc failed: {error:#}"));
@@ -220,7 +273,13 @@ impl Watcher {
                 if owner.tgid == self.own_pid {
                     continue;
                 }
-                let Some(process) = found.processes.get(&owner) else { continue };
+                let Some(process) = found.processes.get(&owner) else {
+                    continue;
+                };
+                if self.heard.contains(&key) {
+                    // Newer than the scan: what was heard of it counts.
+                    continue;
+                }
                 let ports = found.ports_of(owner);
                 let decision = self.decide(process, &ports);
                 if let Decision::Ignore { why } | Decision::Recognise { why } = &decision {
@@ -236,7 +295,11 @@ impl Watcher {
         self.forget_listeners(&present);
         let mut inventory = hold(&self.inventory);
         inventory.others = others;
-        inventory.spaces = self.spaces.iter().map(|(id, s)| (*id, s.devices())).collect();
+        inventory.spaces = self
+            .spaces
+            .iter()
+            .map(|(id, s)| (*id, s.devices()))
+            .collect();
         inventory.tasks.insert("scan", now_unix());
     }
 
@@ -249,7 +312,12 @@ impl Watcher {
     }
 
     fn decide(&self, process: &Process, ports: &[u16]) -> Decision {
-        decide(&self.settings, process, ports, self.fronts.contains(&process.key))
+        decide(
+            &self.settings,
+            process,
+            ports,
+            self.fronts.contains(&process.key),
+        )
     }
 
     /// Acts on a decision about one listener.
@@ -263,16 +331,39 @@ impl Watcher {
     ) {
         let (value, workload) = match decision {
             Decision::Watch { engine, role, why } => {
-                let Some(id) = self.workload(process, name, *engine, *role, why) else { return };
-                (Listener { workload: id.0, mode: mode::WATCHED }, Some(id))
+                let Some(id) = self.workload(process, name, *engine, *role, why) else {
+                    return;
+                };
+                (
+                    Listener {
+                        workload: id.0,
+                        mode: mode::WATCHED,
+                    },
+                    Some(id),
+                )
             }
             Decision::Recognise { .. } => {
-                let known = self.listeners.get(&key).filter(|k| k.owner == Some(process.key));
+                let known = self
+                    .listeners
+                    .get(&key)
+                    .filter(|k| k.owner == Some(process.key));
                 if let Some(id) = known.and_then(|k| k.workload) {
                     // Recognised from its traffic before.
-                    (Listener { workload: id.0, mode: mode::WATCHED }, Some(id))
+                    (
+                        Listener {
+                            workload: id.0,
+                            mode: mode::WATCHED,
+                        },
+                        Some(id),
+                    )
                 } else {
-                    (Listener { workload: 0, mode: mode::RECOGNISE }, None)
+                    (
+                        Listener {
+                            workload: 0,
+                            mode: mode::RECOGNISE,
+                        },
+                        None,
+                    )
                 }
             }
             Decision::Ignore { .. } => {
@@ -289,7 +380,14 @@ impl Watcher {
             self.say(format!("network namespace {}: {error:#}", key.netns));
             return;
         }
-        let before = self.listeners.insert(key, Known { workload, owner: Some(process.key), mode: value.mode });
+        let before = self.listeners.insert(
+            key,
+            Known {
+                workload,
+                owner: Some(process.key),
+                mode: value.mode,
+            },
+        );
         let same = before.is_some_and(|b| b.workload == workload && b.mode == value.mode);
         if let Some(id) = workload {
             let mut inventory = hold(&self.inventory);
@@ -306,7 +404,12 @@ impl Watcher {
     }
 
     /// Tells the kernel programs of a listener, then takes up its older connections.
-    fn make_known(&mut self, key: ListenerKey, value: Listener, workload: Option<WorkloadId>) -> Result<()> {
+    fn make_known(
+        &mut self,
+        key: ListenerKey,
+        value: Listener,
+        workload: Option<WorkloadId>,
+    ) -> Result<()> {
         {
             let mut ingest = hold(&self.ingest);
             ingest.tables.set_listener(key, value)?;
@@ -324,7 +427,9 @@ impl Watcher {
             }
         }
         let Some(id) = workload else { return Ok(()) };
-        let Some(space) = self.spaces.get(&key.netns) else { return Ok(()) };
+        let Some(space) = self.spaces.get(&key.netns) else {
+            return Ok(());
+        };
         let port = key.port;
         let old = space.within(move || sockdiag::connections(|s| s.local.port == port))??;
         for socket in &old {
@@ -342,7 +447,9 @@ impl Watcher {
             return Ok(());
         }
         let handle = netns::open_by_id(&self.settings.proc_root, NetnsId(netns.into()), pids)
-            .context("cannot be opened (CAP_SYS_PTRACE and, to enter it, CAP_SYS_ADMIN are needed)")?;
+            .context(
+                "cannot be opened (CAP_SYS_PTRACE and, to enter it, CAP_SYS_ADMIN are needed)",
+            )?;
         let space = Space::open(handle, self.program.as_fd()).context("cannot be tapped")?;
         for error in space.errors.values() {
             tracing::warn!("device {error}");
@@ -374,8 +481,12 @@ impl Watcher {
         role: Role,
         why: &str,
     ) -> Option<WorkloadId> {
-        let identity =
-            Identity { namespace: name.namespace, pod: name.pod, container: name.container, engine };
+        let identity = Identity {
+            namespace: name.namespace,
+            pod: name.pod,
+            container: name.container,
+            engine,
+        };
         let start = start_time(process.key);
         let numbered = {
             let mut inventory = hold(&self.inventory);
@@ -384,7 +495,9 @@ impl Watcher {
             if let Some((id, _)) = numbered
                 && let Some(w) = inventory.workloads.get_mut(&id)
             {
-                w.processes.entry(process.key).or_insert_with(|| watched(process, role, why));
+                w.processes
+                    .entry(process.key)
+                    .or_insert_with(|| watched(process, role, why));
                 w.start_time = Some(w.start_time.map_or(start, |s| s.min(start)));
                 if w.coverage.is_empty() {
                     w.coverage = coverage(self.owner_works);
@@ -393,7 +506,10 @@ impl Watcher {
             numbered
         };
         let Some((id, new)) = numbered else {
-            self.say(format!("{}: no more than {WORKLOADS} workloads can be told apart", identity.container));
+            self.say(format!(
+                "{}: no more than {WORKLOADS} workloads can be told apart",
+                identity.container
+            ));
             return None;
         };
         if new {
@@ -411,16 +527,17 @@ impl Watcher {
     /// A socket began or ceased to listen.
     fn listen(&mut self, l: &Listen) {
         let pid = l.process.tgid;
+        if l.listening == 0 {
+            // Whoever drops the last reference closes the socket, so the process means nothing
+            // here; and others may listen on the same address (SO_REUSEPORT). A scan tells.
+            self.wants_scan = true;
+            return;
+        }
         if pid == self.own_pid {
             let mut ingest = hold(&self.ingest);
             if let Err(error) = ingest.tables.remove_listener(&l.key) {
                 tracing::warn!(%error, "the agent's own listener could not be left out");
             }
-            return;
-        }
-        if l.listening == 0 {
-            // Others may listen on the same address (SO_REUSEPORT); the next scan tells.
-            self.scanned = self.scanned.checked_sub(RESCAN / 2).unwrap_or(self.scanned);
             return;
         }
         self.heard.insert(l.key);
@@ -440,6 +557,7 @@ impl Watcher {
         let by_pid = |pid: u32| proc::read_identity(&self.settings.proc_root, pid).ok();
         let name = workload::name_in_tree(&process, by_pid);
         self.apply(l.key, &process, name, &decision, &[pid]);
+        tracing::debug!(pid, port = l.key.port, ?decision, "listens");
         let devices = self.spaces.get(&l.key.netns).map(Space::devices);
         if let Some(devices) = devices {
             hold(&self.inventory).spaces.insert(l.key.netns, devices);
@@ -447,26 +565,77 @@ impl Watcher {
     }
 
     fn life(&mut self, l: &Life) {
-        if l.what == life::EXEC || l.what == life::FORK {
-            // Soon, but not once per child of a busy parent.
-            self.scanned = self.scanned.checked_sub(Duration::from_secs(1)).unwrap_or(self.scanned);
+        if l.what == life::EXEC {
+            self.executes(l.process.tgid);
+        } else if l.what == life::FORK {
+            self.wants_scan = true;
+        }
+    }
+
+    /// A process executes a program. If that is an engine's, its namespace is tapped before it
+    /// listens. At most [`EXECS`] are looked at per turn of the slow clock.
+    fn executes(&mut self, pid: u32) {
+        self.execs += 1;
+        if self.execs > EXECS {
+            return;
+        }
+        let root = &self.settings.proc_root;
+        let Ok(netns) = proc::read_netns(root, pid) else {
+            return;
+        };
+        if self.spaces.contains_key(&(netns.0 as u32)) {
+            return;
+        }
+        let Ok(process) = proc::read_identity(root, pid) else {
+            return;
+        };
+        if let Decision::Watch { .. } = self.decide(&process, &[])
+            && let Err(error) = self.enter(netns.0 as u32, &[pid])
+        {
+            tracing::debug!(pid, "network namespace {}: {error:#}", netns.0);
+        }
+    }
+
+    /// The agent's own namespace, on a node the host's, is always tapped: an engine that is started
+    /// there is seen from its first byte.
+    fn enter_own(&mut self) {
+        let pid = self.own_pid;
+        match proc::read_netns(std::path::Path::new("/proc"), pid) {
+            Ok(netns) => {
+                let id = netns.0 as u32;
+                self.own_netns = Some(id);
+                if let Err(error) = self.enter(id, &[pid]) {
+                    self.say(format!("own network namespace: {error:#}"));
+                }
+            }
+            Err(error) => self.say(format!("own network namespace: {error}")),
         }
     }
 
     /// A listener answered an inference route.
     fn answers(&mut self, flow: &FlowKey, hint: Option<Engine>) {
-        let found = self.listeners.iter().find(|(key, known)| known.workload.is_none() && reaches(flow, key));
-        let Some((key, known)) = found.map(|(k, v)| (*k, v.clone())) else { return };
+        let found = self
+            .listeners
+            .iter()
+            .find(|(key, known)| known.workload.is_none() && reaches(flow, key));
+        let Some((key, known)) = found.map(|(k, v)| (*k, v.clone())) else {
+            return;
+        };
         let Some(owner) = known.owner else { return };
-        let Ok(process) = proc::read_process(&self.settings.proc_root, owner.tgid) else { return };
+        let Ok(process) = proc::read_process(&self.settings.proc_root, owner.tgid) else {
+            return;
+        };
         if process.key != owner || self.settings.recognise == Switch::Off {
             return;
         }
         let by_pid = |pid: u32| proc::read_identity(&self.settings.proc_root, pid).ok();
         let name = workload::name_in_tree(&process, by_pid);
         let engine = hint.unwrap_or(Engine::OpenAi);
-        let decision =
-            Decision::Watch { engine, role: Role::Api, why: "answers an inference route".to_owned() };
+        let decision = Decision::Watch {
+            engine,
+            role: Role::Api,
+            why: "answers an inference route".to_owned(),
+        };
         self.apply(key, &process, name, &decision, &[owner.tgid]);
     }
 
@@ -476,19 +645,28 @@ impl Watcher {
             .processes
             .values()
             .filter(|p| {
-                engines::recognise(&decide::facts_of(p)).is_some_and(|f| engines::only_when_named(f.engine))
+                engines::recognise(&decide::facts_of(p))
+                    .is_some_and(|f| engines::only_when_named(f.engine))
             })
             .flat_map(|p| [vec![p.key.tgid], found.descendants(p.key.tgid)].concat())
             .collect();
         if candidates.is_empty() {
             return;
         }
-        let watched: HashSet<u16> =
-            self.listeners.iter().filter(|(_, k)| k.workload.is_some()).map(|(k, _)| k.port).collect();
+        let watched: HashSet<u16> = self
+            .listeners
+            .iter()
+            .filter(|(_, k)| k.workload.is_some())
+            .map(|(k, _)| k.port)
+            .collect();
         for space in found.namespaces.iter() {
-            let Some(handle) = &space.handle else { continue };
+            let Some(handle) = &space.handle else {
+                continue;
+            };
             let ports = watched.clone();
-            let calls = netns::in_netns(handle, move || sockdiag::connections(|s| ports.contains(&s.remote.port)));
+            let calls = netns::in_netns(handle, move || {
+                sockdiag::connections(|s| ports.contains(&s.remote.port))
+            });
             let Ok(Ok(calls)) = calls else { continue };
             let inodes: HashSet<u64> = calls.iter().map(|s| s.inode).filter(|i| *i != 0).collect();
             let owners = crate::targets::fdscan::socket_owners(
@@ -511,16 +689,25 @@ impl Watcher {
     fn tree(&mut self, found: &ScanResult) {
         let mut inventory = hold(&self.inventory);
         for w in inventory.workloads.values_mut() {
-            w.processes.retain(|key, _| found.stats.get(&key.tgid).is_some_and(|s| s.key == *key));
+            w.processes
+                .retain(|key, _| found.stats.get(&key.tgid).is_some_and(|s| s.key == *key));
             let roots: Vec<u32> = w.processes.keys().map(|k| k.tgid).collect();
             for pid in roots.iter().flat_map(|pid| found.descendants(*pid)) {
-                let Some(stat) = found.stats.get(&pid) else { continue };
+                let Some(stat) = found.stats.get(&pid) else {
+                    continue;
+                };
                 if w.processes.contains_key(&stat.key) {
                     continue;
                 }
-                let Ok(process) = proc::read_process(&self.settings.proc_root, pid) else { continue };
-                let role = engines::recognise(&decide::facts_of(&process)).map_or(Role::Other, |f| f.role);
-                w.processes.insert(process.key, watched(&process, role, "child of a watched process"));
+                let Ok(process) = proc::read_process(&self.settings.proc_root, pid) else {
+                    continue;
+                };
+                let role =
+                    engines::recognise(&decide::facts_of(&process)).map_or(Role::Other, |f| f.role);
+                w.processes.insert(
+                    process.key,
+                    watched(&process, role, "child of a watched process"),
+                );
             }
         }
     }
@@ -548,7 +735,11 @@ fn start_time(key: ProcessKey) -> f64 {
 }
 
 fn coverage(owner_works: bool) -> Vec<CoverageRow> {
-    let row = |aspect, state, reason| CoverageRow { aspect, state, reason };
+    let row = |aspect, state, reason| CoverageRow {
+        aspect,
+        state,
+        reason,
+    };
     vec![
         row(Aspect::Wire, CoverageState::Full, ""),
         row(Aspect::Tls, CoverageState::None, "not_supported"),

@@ -25,7 +25,12 @@ impl Space {
     pub fn open(handle: OwnedFd, program: BorrowedFd<'_>) -> Result<Space> {
         // The watch comes before the first list, so that no device is missed.
         let news = in_netns(&handle, DeviceWatch::open)??;
-        let mut space = Space { handle, news, taps: BTreeMap::new(), errors: BTreeMap::new() };
+        let mut space = Space {
+            handle,
+            news,
+            taps: BTreeMap::new(),
+            errors: BTreeMap::new(),
+        };
         space.refresh(program)?;
         Ok(space)
     }
@@ -34,12 +39,20 @@ impl Space {
     pub fn refresh(&mut self, program: BorrowedFd<'_>) -> Result<()> {
         let have: BTreeSet<u32> = self.taps.keys().copied().collect();
         let (wanted, opened) = in_netns(&self.handle, || -> Result<_> {
-            let wanted: Vec<Device> =
-                devices::list()?.into_iter().filter(|d| d.is_loopback() || d.has_local_address()).collect();
+            let wanted: Vec<Device> = devices::list()?
+                .into_iter()
+                .filter(|d| d.is_loopback() || d.has_local_address())
+                .collect();
             let opened: Vec<_> = wanted
                 .iter()
                 .filter(|d| !have.contains(&d.index))
-                .map(|d| (d.index, d.name.clone(), tap::open(program, d.index, d.is_loopback())))
+                .map(|d| {
+                    (
+                        d.index,
+                        d.name.clone(),
+                        tap::open(program, d.index, d.is_loopback()),
+                    )
+                })
                 .collect();
             Ok((wanted, opened))
         })??;

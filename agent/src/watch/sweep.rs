@@ -63,6 +63,7 @@ impl Watcher {
             return;
         }
         self.swept = Instant::now();
+        self.execs = 0;
         let now = monotonic_ns();
         let mut look = Look::default();
         self.flows.each(|key, flow| look.take(key, flow, now));
@@ -90,9 +91,12 @@ impl Watcher {
     /// Flows on which nothing passes are looked for among the kernel's sockets.
     fn check_sockets(&mut self, quiet: &BTreeMap<u32, Vec<(FlowKey, u64)>>) {
         for (netns, flows) in quiet {
-            let Some(space) = self.spaces.get(netns) else { continue };
+            let Some(space) = self.spaces.get(netns) else {
+                continue;
+            };
             let ports: HashSet<u16> = flows.iter().map(|(k, _)| k.server_port).collect();
-            let found = space.within(move || sockdiag::connections(|s| ports.contains(&s.local.port)));
+            let found =
+                space.within(move || sockdiag::connections(|s| ports.contains(&s.local.port)));
             let Ok(Ok(found)) = found else { continue };
             let alive: HashSet<FlowKey> = found.iter().map(|s| flow_key(*netns, s)).collect();
             for (key, flow) in flows {
@@ -123,8 +127,15 @@ impl Watcher {
         let mut inventory = hold(&self.inventory);
         for (key, p) in rows {
             let id = WorkloadId(p.workload as u32);
-            let known = ProcessKey { tgid: key.tgid, start_ticks: key.start_ticks };
-            if let Some(w) = inventory.workloads.get_mut(&id).and_then(|w| w.processes.get_mut(&known)) {
+            let known = ProcessKey {
+                tgid: key.tgid,
+                start_ticks: key.start_ticks,
+            };
+            if let Some(w) = inventory
+                .workloads
+                .get_mut(&id)
+                .and_then(|w| w.processes.get_mut(&known))
+            {
                 w.ended = p.ended;
                 w.in_flight = p.in_flight;
                 w.received_bytes = p.bytes_received;
@@ -161,20 +172,34 @@ impl Watcher {
     /// Leaves namespaces with no listener and no flow, and clears the ports nobody needs.
     fn leave_spaces(&mut self, look: &Look) {
         let used: BTreeSet<u32> = self.listeners.keys().map(|k| k.netns).collect();
-        let unused: BTreeSet<u32> =
-            self.spaces.keys().filter(|id| !used.contains(id) && !look.spaces.contains(id)).copied().collect();
+        let unused: BTreeSet<u32> = self
+            .spaces
+            .keys()
+            .filter(|id| !used.contains(id) && !look.spaces.contains(id))
+            .copied()
+            .collect();
+        let unused: BTreeSet<u32> = unused
+            .into_iter()
+            .filter(|id| Some(*id) != self.own_netns)
+            .collect();
         // Twice in a row, so that a server that restarts finds its namespace tapped.
         let leave: BTreeSet<u32> = unused.intersection(&self.idle).copied().collect();
         self.spaces.retain(|id, _| !leave.contains(id));
         self.idle = unused;
         let mut ingest = hold(&self.ingest);
         let known = ingest.tables.listeners();
-        let ports: BTreeSet<u16> = known.iter().map(|(k, _)| k.port).chain(look.ports.iter().copied()).collect();
+        let ports: BTreeSet<u16> = known
+            .iter()
+            .map(|(k, _)| k.port)
+            .chain(look.ports.iter().copied())
+            .collect();
         for cell in 0..enginetap_ebpf::abi::listener::PORT_CELLS {
             let keep = ports
                 .range((cell as u16) << 6..=((cell as u16) << 6) + 63)
                 .fold(0u64, |bits, port| bits | 1 << (port & 63));
-            let Ok(now) = ingest.tables.ports(cell) else { continue };
+            let Ok(now) = ingest.tables.ports(cell) else {
+                continue;
+            };
             let stale = (now.watched | now.recognise | now.active) & !keep;
             if stale == 0 {
                 continue;

@@ -5,14 +5,17 @@ use core::ffi::c_void;
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::generated::{
-    bpf_probe_read_kernel, bpf_ringbuf_query, bpf_ringbuf_reserve, bpf_ringbuf_submit, bpf_skb_load_bytes,
+    bpf_probe_read_kernel, bpf_ringbuf_query, bpf_ringbuf_reserve, bpf_ringbuf_submit,
+    bpf_skb_load_bytes,
 };
 use enginetap_ebpf::abi::counters::{lost, lost_cell, outcome};
-use enginetap_ebpf::abi::flow::{Flow, PIPELINE, Request, TAIL_BANK, closer, dir_flag, request_flag, state};
+use enginetap_ebpf::abi::flow::{
+    Flow, PIPELINE, Request, TAIL_BANK, closer, dir_flag, request_flag, state,
+};
 use enginetap_ebpf::abi::process::ProcessKey;
 use enginetap_ebpf::abi::record::{
-    End, EndWithTail, PIECE_LARGE, PIECE_SMALL, Piece, PieceLarge, PieceSmall, RequestRef, end_flag, kind,
-    piece_flag,
+    End, EndWithTail, PIECE_LARGE, PIECE_SMALL, Piece, PieceLarge, PieceSmall, RequestRef,
+    end_flag, kind, piece_flag,
 };
 use enginetap_ebpf::atomics::{add, swap};
 use enginetap_ebpf::hist::GAP_BUCKETS;
@@ -53,7 +56,13 @@ unsafe fn reference(to: *mut RequestRef, f: *const Flow, number: u32, workload: 
 #[inline(always)]
 unsafe fn reserve<T>() -> *mut u8 {
     // SAFETY: the helper takes the address of a ring map and a constant size.
-    unsafe { bpf_ringbuf_reserve(&raw const RING as *mut c_void, core::mem::size_of::<T>() as u64, 0) as *mut u8 }
+    unsafe {
+        bpf_ringbuf_reserve(
+            &raw const RING as *mut c_void,
+            core::mem::size_of::<T>() as u64,
+            0,
+        ) as *mut u8
+    }
 }
 
 #[inline(always)]
@@ -71,7 +80,13 @@ unsafe fn submit(record: *mut u8) {
 /// `skb` is the program's context, `f` is live and the direction's lock is held.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub unsafe extern "C" fn hand_over(skb: *mut __sk_buff, f: *mut Flow, off: u32, len_flags: u64, c: *mut Cursor) -> u64 {
+pub unsafe extern "C" fn hand_over(
+    skb: *mut __sk_buff,
+    f: *mut Flow,
+    off: u32,
+    len_flags: u64,
+    c: *mut Cursor,
+) -> u64 {
     // SAFETY: the record is written in full before it is submitted; the helper is given a length
     // that was compared with the room behind its destination.
     unsafe {
@@ -145,7 +160,8 @@ pub unsafe extern "C" fn hand_over(skb: *mut __sk_buff, f: *mut Flow, off: u32, 
 pub unsafe fn started(f: *mut Flow, slot: u32) {
     // SAFETY: the slot is masked; shared words are changed by atomics.
     unsafe {
-        let r: *mut Request = (&raw mut (*f).open as *mut Request).add((slot & (PIPELINE as u32 - 1)) as usize);
+        let r: *mut Request =
+            (&raw mut (*f).open as *mut Request).add((slot & (PIPELINE as u32 - 1)) as usize);
         let read = (&raw const (*f).read_ns).read_volatile();
         if read >= (*r).start_ns {
             (*r).read_ns = read;
@@ -178,7 +194,11 @@ pub unsafe fn started(f: *mut Flow, slot: u32) {
 pub unsafe fn owner(f: *const Flow) -> ProcessKey {
     // SAFETY: a live map value of plain integers.
     unsafe {
-        ProcessKey { tgid: (*f).owner_tgid as u32, pad: 0, start_ticks: (*f).owner_start }
+        ProcessKey {
+            tgid: (*f).owner_tgid as u32,
+            pad: 0,
+            start_ticks: (*f).owner_start,
+        }
     }
 }
 
@@ -197,7 +217,11 @@ unsafe fn outcome_of(f: *const Flow, ending: u32, status: u32) -> u32 {
         }
         let d = &(*f).replies;
         let hole = d.flags & dir_flag::ACKED != 0 && (d.acked.wrapping_sub(d.next_seq) as i32) > 0;
-        if ending == Ending::Unobserved as u32 || hole || d.state == state::UNSYNCED || d.state == state::DEAD {
+        if ending == Ending::Unobserved as u32
+            || hole
+            || d.state == state::UNSYNCED
+            || d.state == state::DEAD
+        {
             return outcome::UNOBSERVED;
         }
         match (*f).closer {
@@ -216,18 +240,26 @@ unsafe fn outcome_of(f: *const Flow, ending: u32, status: u32) -> u32 {
 /// `f` is live and the reply direction's lock is held.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub unsafe extern "C" fn end_request(f: *mut Flow, slot: u32, ending: u32, now: u64, excess: u32) -> u64 {
+pub unsafe extern "C" fn end_request(
+    f: *mut Flow,
+    slot: u32,
+    ending: u32,
+    now: u64,
+    excess: u32,
+) -> u64 {
     // SAFETY: the slot is masked; the record is written in full before it is submitted; shared
     // words are changed by atomics.
     unsafe {
         if f.is_null() {
             return 0;
         }
-        let r: *mut Request = (&raw mut (*f).open as *mut Request).add((slot & (PIPELINE as u32 - 1)) as usize);
+        let r: *mut Request =
+            (&raw mut (*f).open as *mut Request).add((slot & (PIPELINE as u32 - 1)) as usize);
         let progress = ending == Ending::Progress as u32;
         let d = &raw mut (*f).replies;
         let rep = &raw mut (*f).reply;
-        let head = (*d).state >= state::HEADERS && (*d).state <= state::UNTIL_CLOSE && (*d).code >= 101;
+        let head =
+            (*d).state >= state::HEADERS && (*d).state <= state::UNTIL_CLOSE && (*d).code >= 101;
         let status = if head { (*d).code } else { 0 };
         let outcome = outcome_of(f, ending, status);
         let by_agent = (*r).flags & request_flag::BY_AGENT != 0;
@@ -285,14 +317,24 @@ pub unsafe extern "C" fn end_request(f: *mut Flow, slot: u32, ending: u32, now: 
         }
         let with_tail = !progress
             && status != 0
-            && (dflags & dir_flag::CHUNKED != 0 || dflags & dir_flag::LENGTH == 0 || flags & end_flag::STREAM != 0)
+            && (dflags & dir_flag::CHUNKED != 0
+                || dflags & dir_flag::LENGTH == 0
+                || flags & end_flag::STREAM != 0)
             && (*f).tail_len + (*f).tail_other_len > 0;
         let bank = (*f).tail_bank & 1;
-        let p = if with_tail { reserve::<EndWithTail>() } else { reserve::<End>() };
+        let p = if with_tail {
+            reserve::<EndWithTail>()
+        } else {
+            reserve::<End>()
+        };
         if !p.is_null() {
             let end = p as *mut End;
             (*end).kind = if progress { kind::PROGRESS } else { kind::END };
-            (*end).len = if with_tail { (*f).tail_len + (*f).tail_other_len } else { 0 };
+            (*end).len = if with_tail {
+                (*f).tail_len + (*f).tail_other_len
+            } else {
+                0
+            };
             reference(&raw mut (*end).request, f, (*r).number, (*r).workload);
             (*end).start_ns = (*r).start_ns;
             (*end).read_ns = read_ns;
@@ -334,7 +376,8 @@ pub unsafe extern "C" fn end_request(f: *mut Flow, slot: u32, ending: u32, now: 
                 2
             };
             if class < 6
-                && let Some(cell) = LOST.get_ptr_mut(lost_cell((*r).workload, outcome, class, streaming))
+                && let Some(cell) =
+                    LOST.get_ptr_mut(lost_cell((*r).workload, outcome, class, streaming))
             {
                 add(cell, 1);
             }
@@ -358,7 +401,11 @@ unsafe fn copy_tail(to: *mut u8, f: *const Flow, bank: u32) {
             (from, from.add(TAIL_BANK))
         };
         bpf_probe_read_kernel(to as *mut c_void, TAIL_BANK as u32, older as *const c_void);
-        bpf_probe_read_kernel(to.add(TAIL_BANK) as *mut c_void, TAIL_BANK as u32, newer as *const c_void);
+        bpf_probe_read_kernel(
+            to.add(TAIL_BANK) as *mut c_void,
+            TAIL_BANK as u32,
+            newer as *const c_void,
+        );
     }
 }
 
@@ -374,7 +421,11 @@ pub unsafe fn flush_bytes(f: *mut Flow, reply: bool) {
         if (*f).confirmed == 0 {
             return;
         }
-        let d = if reply { &raw mut (*f).replies } else { &raw mut (*f).requests };
+        let d = if reply {
+            &raw mut (*f).replies
+        } else {
+            &raw mut (*f).requests
+        };
         let n = (*d).bytes;
         if n == 0 {
             return;

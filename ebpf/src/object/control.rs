@@ -29,7 +29,14 @@ impl Env for NoPacket {
     }
     unsafe fn started(&mut self, _: *mut Flow, _: u32) {}
     #[inline(always)]
-    unsafe fn ended(&mut self, f: *mut Flow, slot: u32, ending: Ending, now: u64, excess: u32) -> bool {
+    unsafe fn ended(
+        &mut self,
+        f: *mut Flow,
+        slot: u32,
+        ending: Ending,
+        now: u64,
+        excess: u32,
+    ) -> bool {
         // SAFETY: the caller's promise.
         unsafe { account::end_request(f, slot, ending as u32, now, excess) != 0 }
     }
@@ -41,8 +48,12 @@ impl Env for NoPacket {
 #[socket_filter]
 pub fn control_order(ctx: SkBuffContext) -> i64 {
     let skb = ctx.as_ptr() as *mut __sk_buff;
-    let Some(key) = load::<40>(skb, 24) else { return answer::REJECTED };
-    let Some(head) = load::<24>(skb, 0) else { return answer::REJECTED };
+    let Some(key) = load::<40>(skb, 24) else {
+        return answer::REJECTED;
+    };
+    let Some(head) = load::<24>(skb, 0) else {
+        return answer::REJECTED;
+    };
     // SAFETY: both types are plain integers of exactly these sizes.
     let (order, key) = unsafe {
         (
@@ -63,7 +74,12 @@ fn adopt(key: &FlowKey, o: &Order) -> i64 {
     if FLOWS.get_ptr(key).is_some() {
         return answer::NOTHING;
     }
-    let birth = Birth { request_seq: None, reply_seq: None, adopted: true, workload: o.argument };
+    let birth = Birth {
+        request_seq: None,
+        reply_seq: None,
+        adopted: true,
+        workload: o.argument,
+    };
     match create(key, &birth) {
         Some(f) => {
             // SAFETY: a live map value, changed by atomics.
@@ -77,7 +93,9 @@ fn adopt(key: &FlowKey, o: &Order) -> i64 {
 /// Ends what is open on a flow and forgets it.
 #[inline(always)]
 fn settle(key: &FlowKey, o: &Order) -> i64 {
-    let Some(f) = FLOWS.get_ptr_mut(key) else { return answer::NOTHING };
+    let Some(f) = FLOWS.get_ptr_mut(key) else {
+        return answer::NOTHING;
+    };
     // SAFETY: a live map value; both locks are taken before anything is changed.
     unsafe {
         if (*f).id != o.flow {
@@ -108,7 +126,9 @@ unsafe fn o_time(f: *const Flow) -> u64 {
 /// Forgets a flow that no socket of this namespace ever confirmed.
 #[inline(always)]
 fn drop_flow(key: &FlowKey, o: &Order) -> i64 {
-    let Some(f) = FLOWS.get_ptr_mut(key) else { return answer::NOTHING };
+    let Some(f) = FLOWS.get_ptr_mut(key) else {
+        return answer::NOTHING;
+    };
     // SAFETY: as above.
     unsafe {
         if (*f).id != o.flow || (*f).confirmed != 0 {

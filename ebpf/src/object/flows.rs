@@ -24,7 +24,12 @@ pub fn port_bit(port: u16) -> (Option<*mut Ports>, u64) {
 /// The listener a connection to this address and port would reach.
 #[inline(always)]
 pub fn listener(netns: u32, port: u16, addr: &[u32; 4]) -> Option<Listener> {
-    let mut key = ListenerKey { netns, port, pad: 0, addr: *addr };
+    let mut key = ListenerKey {
+        netns,
+        port,
+        pad: 0,
+        addr: *addr,
+    };
     if let Some(found) = LISTENERS.get_ptr(key) {
         // SAFETY: a live map value of plain integers.
         return Some(unsafe { *found });
@@ -99,7 +104,11 @@ unsafe fn begin_dir(d: *mut Dir, seq: Option<u32>, adopted: bool) {
             (*d).next_seq = seq;
             (*d).flags = dir_flag::SEQ;
         }
-        (*d).state = if adopted { state::UNSYNCED } else { state::IDLE };
+        (*d).state = if adopted {
+            state::UNSYNCED
+        } else {
+            state::IDLE
+        };
     }
 }
 
@@ -127,7 +136,12 @@ pub unsafe fn lock(d: *mut Dir) -> bool {
             return true;
         }
         let mut ctx = Try { lock: word };
-        let turns = bpf_loop(LOCK_TRIES, try_lock as *mut c_void, &raw mut ctx as *mut c_void, 0);
+        let turns = bpf_loop(
+            LOCK_TRIES,
+            try_lock as *mut c_void,
+            &raw mut ctx as *mut c_void,
+            0,
+        );
         turns >= 0 && turns < LOCK_TRIES as i64
     }
 }
@@ -156,7 +170,11 @@ pub unsafe fn is(f: *const Flow, key: &FlowKey) -> bool {
 /// Counters of a workload.
 #[inline(always)]
 pub fn work(workload: u32) -> Option<*mut Workload> {
-    if workload == 0 { None } else { WORK.get_ptr_mut(workload) }
+    if workload == 0 {
+        None
+    } else {
+        WORK.get_ptr_mut(workload)
+    }
 }
 
 /// The kernel's own socket of this tuple was seen: what was held back is counted now.

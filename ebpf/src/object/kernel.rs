@@ -7,7 +7,6 @@ use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns};
 use enginetap_ebpf::abi::flow::FlowKey;
 use enginetap_ebpf::abi::process::ProcessKey;
 
-
 /// Nanoseconds of a clock tick as `/proc` shows it.
 const TICK_NS: u64 = 10_000_000;
 
@@ -15,7 +14,9 @@ const TICK_NS: u64 = 10_000_000;
 macro_rules! offset {
     ($field:ident) => {
         // SAFETY: a static of plain integers.
-        unsafe { core::ptr::read_volatile(&raw const $crate::object::maps::OFFSETS.$field) as usize }
+        unsafe {
+            core::ptr::read_volatile(&raw const $crate::object::maps::OFFSETS.$field) as usize
+        }
     };
 }
 pub(super) use offset;

@@ -1,4 +1,4 @@
-//! Lives of processes: exec, fork and exit of those that read from watched connections.
+//! Lives of processes: exec of any, fork and exit of those that read from watched connections.
 
 use aya_ebpf::macros::btf_tracepoint;
 use aya_ebpf::programs::BtfTracePointContext;
@@ -6,22 +6,34 @@ use enginetap_ebpf::abi::process::ProcessKey;
 use enginetap_ebpf::abi::record::{Life, kind, life};
 use enginetap_ebpf::atomics::swap;
 
-use super::account::{WAKEUP, emit};
+use super::account::{WAKEUP, emit, submit_flags};
 use super::kernel::{current_process, live_threads, process_of};
 use super::maps::PROCS;
 
 #[inline(always)]
 fn tell(what: u32, process: ProcessKey) {
-    emit(Life { kind: kind::LIFE, what, process }, WAKEUP);
+    emit(
+        Life {
+            kind: kind::LIFE,
+            what,
+            process,
+        },
+        WAKEUP,
+    );
 }
 
 /// Hook: `sched_process_exec(task, old_pid, bprm)`, since 3.4.
 #[btf_tracepoint(function = "sched_process_exec")]
 pub fn life_exec(_ctx: BtfTracePointContext) -> i32 {
-    let key = current_process();
-    if PROCS.get_ptr(key).is_some() {
-        tell(life::EXEC, key);
-    }
+    // Not urgent: an engine takes longer to listen than the agent to look.
+    emit(
+        Life {
+            kind: kind::LIFE,
+            what: life::EXEC,
+            process: current_process(),
+        },
+        submit_flags(),
+    );
     0
 }
 
@@ -43,7 +55,9 @@ pub fn life_fork(ctx: BtfTracePointContext) -> i32 {
 #[btf_tracepoint(function = "sched_process_exit")]
 pub fn life_exit(_ctx: BtfTracePointContext) -> i32 {
     let key = current_process();
-    let Some(p) = PROCS.get_ptr_mut(key) else { return 0 };
+    let Some(p) = PROCS.get_ptr_mut(key) else {
+        return 0;
+    };
     if live_threads() != 0 {
         return 0;
     }

@@ -16,7 +16,10 @@ use enginetap_ebpf::atomics::{add, cas, swap};
 use super::account::{WAKEUP, emit, owner, submit_flags};
 use super::control::retire;
 use super::flows::{Birth, confirm, create, listener, port_bit};
-use super::kernel::{current_process, mapped, now, offset, read, sock_family, sock_key, sock_netns, sock_port, sock_sport};
+use super::kernel::{
+    current_process, mapped, now, offset, read, sock_family, sock_key, sock_netns, sock_port,
+    sock_sport,
+};
 use super::maps::{FLOWS, LISTENERS, PROCS};
 
 const ESTABLISHED: i32 = 1;
@@ -71,17 +74,33 @@ fn followed(port: u16) -> bool {
 /// A socket begins or ceases to listen, in the context of the process that calls.
 #[inline(always)]
 fn listening(sk: *const u8, family: u16, begins: bool) {
-    let port = if begins { sock_port(sk) } else { sock_sport(sk) };
+    let port = if begins {
+        sock_port(sk)
+    } else {
+        sock_sport(sk)
+    };
     let addr = if family == AF_INET {
         mapped(read(sk, offset!(sk_rcv_saddr)))
     } else {
         read(sk, offset!(sk_v6_rcv_saddr))
     };
-    let key = ListenerKey { netns: sock_netns(sk), port, pad: 0, addr };
+    let key = ListenerKey {
+        netns: sock_netns(sk),
+        port,
+        pad: 0,
+        addr,
+    };
     if begins {
         // Followed at once, so that a connection that comes before the agent has looked at the
         // process is not missed.
-        let _ = LISTENERS.insert(key, Listener { workload: 0, mode: mode::PENDING }, NO_EXIST);
+        let _ = LISTENERS.insert(
+            key,
+            Listener {
+                workload: 0,
+                mode: mode::PENDING,
+            },
+            NO_EXIST,
+        );
         let (cell, bit) = port_bit(port);
         if let Some(cell) = cell {
             // SAFETY: a live map value.
@@ -89,7 +108,12 @@ fn listening(sk: *const u8, family: u16, begins: bool) {
         }
     }
     emit(
-        Listen { kind: kind::LISTEN, listening: begins as u32, key, process: current_process() },
+        Listen {
+            kind: kind::LISTEN,
+            listening: begins as u32,
+            key,
+            process: current_process(),
+        },
         WAKEUP,
     );
 }
@@ -127,12 +151,19 @@ fn established(key: &FlowKey) {
         }
         return;
     }
-    let Some(l) = listener(key.netns, key.server_port, &key.server) else { return };
+    let Some(l) = listener(key.netns, key.server_port, &key.server) else {
+        return;
+    };
     if l.mode == mode::RECOGNISE {
         return;
     }
     // Its SYN came before the tap or the listener was there.
-    let birth = Birth { request_seq: None, reply_seq: None, adopted: true, workload: l.workload };
+    let birth = Birth {
+        request_seq: None,
+        reply_seq: None,
+        adopted: true,
+        workload: l.workload,
+    };
     if let Some(f) = create(key, &birth) {
         // SAFETY: as above.
         unsafe { confirm(f) };
@@ -151,7 +182,9 @@ fn closes(key: &FlowKey, who: u64) {
 /// The socket is gone.
 #[inline(always)]
 fn closed(sk: *const u8, key: &FlowKey) {
-    let Some(f) = FLOWS.get_ptr_mut(key) else { return };
+    let Some(f) = FLOWS.get_ptr_mut(key) else {
+        return;
+    };
     // SAFETY: as above.
     unsafe {
         let err: i32 = read(sk, offset!(sk_err));
@@ -159,7 +192,11 @@ fn closed(sk: *const u8, key: &FlowKey) {
             closer::PEER_RST
         } else {
             let p = PROCS.get_ptr(owner(f));
-            if p.is_some_and(|p| (*p).exited != 0) { closer::KILLED } else { closer::LOCAL }
+            if p.is_some_and(|p| (*p).exited != 0) {
+                closer::KILLED
+            } else {
+                closer::LOCAL
+            }
         };
         if !cas(&raw mut (*f).closer, closer::NONE, who) && who == closer::KILLED {
             cas(&raw mut (*f).closer, closer::LOCAL, who);
@@ -167,7 +204,10 @@ fn closed(sk: *const u8, key: &FlowKey) {
         swap(&raw mut (*f).closed, now());
         let quiet = (*f).started == (*f).ended
             && (*f).confirmed != 0
-            && matches!((*f).requests.state, state::IDLE | state::DEAD | state::UNSYNCED);
+            && matches!(
+                (*f).requests.state,
+                state::IDLE | state::DEAD | state::UNSYNCED
+            );
         if quiet && retire(f, key) {
             return;
         }
@@ -180,7 +220,13 @@ fn closed(sk: *const u8, key: &FlowKey) {
 unsafe fn emit_closed(f: *mut Flow, flags: u64) {
     // SAFETY: as above.
     unsafe {
-        let record = FlowClosed { kind: kind::CLOSED, len: 0, key: (*f).key, flow: (*f).id, ts_ns: now() };
+        let record = FlowClosed {
+            kind: kind::CLOSED,
+            len: 0,
+            key: (*f).key,
+            flow: (*f).id,
+            ts_ns: now(),
+        };
         emit(record, flags);
     }
 }
@@ -217,7 +263,9 @@ fn received(sk: *const u8, ret: i32, flags: i32) {
         return;
     }
     let key = sock_key(sk, family, port);
-    let Some(f) = FLOWS.get_ptr_mut(key) else { return };
+    let Some(f) = FLOWS.get_ptr_mut(key) else {
+        return;
+    };
     // SAFETY: a live map value, changed by atomics.
     unsafe {
         if (*f).confirmed == 0 {
@@ -268,7 +316,10 @@ unsafe fn own(f: *mut Flow) {
         let p = match PROCS.get_ptr_mut(key) {
             Some(p) => p,
             None => {
-                let fresh = Process { workload: (*f).workload as u64, ..EMPTY };
+                let fresh = Process {
+                    workload: (*f).workload as u64,
+                    ..EMPTY
+                };
                 let _ = PROCS.insert(key, fresh, NO_EXIST);
                 match PROCS.get_ptr_mut(key) {
                     Some(p) => p,

@@ -48,7 +48,14 @@ pub struct Segment {
 pub fn load<const N: usize>(skb: *mut __sk_buff, off: u32) -> Option<[u8; N]> {
     let mut buf = [0u8; N];
     // SAFETY: the destination is a local of that size.
-    let r = unsafe { bpf_skb_load_bytes(skb as *const c_void, off, &raw mut buf as *mut c_void, N as u32) };
+    let r = unsafe {
+        bpf_skb_load_bytes(
+            skb as *const c_void,
+            off,
+            &raw mut buf as *mut c_void,
+            N as u32,
+        )
+    };
     if r == 0 { Some(buf) } else { None }
 }
 
@@ -93,17 +100,31 @@ pub fn ports(skb: *mut __sk_buff) -> Option<Ports> {
             return None;
         }
         let total = be16(&ip, 2) as u32;
-        (((ip[0] & 15) as u32) * 4, if total == 0 { len } else { total }, false)
+        (
+            ((ip[0] & 15) as u32) * 4,
+            if total == 0 { len } else { total },
+            false,
+        )
     } else if protocol == ETH_P_IPV6 {
         let ip = load::<8>(skb, 0)?;
         let total = be16(&ip, 4) as u32;
-        let at = if ip[6] == TCP { 40 } else { extensions(skb, ip[6])? };
+        let at = if ip[6] == TCP {
+            40
+        } else {
+            extensions(skb, ip[6])?
+        };
         (at, if total == 0 { len } else { total + 40 }, true)
     } else {
         return None;
     };
     let p = load::<4>(skb, at)?;
-    Some(Ports { sport: be16(&p, 0), dport: be16(&p, 2), tcp: at, end, v6 })
+    Some(Ports {
+        sport: be16(&p, 0),
+        dport: be16(&p, 2),
+        tcp: at,
+        end,
+        v6,
+    })
 }
 
 /// Skips IPv6 extension headers; `None` for other protocols and later fragments.

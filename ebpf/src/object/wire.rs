@@ -12,16 +12,14 @@ use aya_ebpf::helpers::generated::{bpf_loop, bpf_skb_load_bytes};
 use aya_ebpf::macros::socket_filter;
 use aya_ebpf::programs::SkBuffContext;
 use enginetap_ebpf::abi::counters::lost;
-use enginetap_ebpf::abi::flow::{
-    Dir, Flow, FlowKey, TAIL_BANK, closer, dir_flag, state,
-};
+use enginetap_ebpf::abi::flow::{Dir, Flow, FlowKey, TAIL_BANK, closer, dir_flag, state};
 use enginetap_ebpf::abi::listener::mode;
 use enginetap_ebpf::abi::record::told as told_value;
 use enginetap_ebpf::atomics::cas;
 use enginetap_ebpf::stream::{Cursor, Ending, Env, end_all, gap, step};
 
 use super::account::{self, flush_bytes};
-use super::flows::{Birth, create, count_connection, is, listener, lock, port_bit, unlock};
+use super::flows::{Birth, count_connection, create, is, listener, lock, port_bit, unlock};
 use super::kernel::{now, packet_netns};
 use super::maps::{EVENTS_LOST, FLOWS, TOLD, UNPARSED, WIRE_TMP, bump};
 use super::packet::{Ports, Segment, load, ports, segment, tcp};
@@ -60,12 +58,26 @@ impl Env for Tap {
     }
 
     #[inline(always)]
-    unsafe fn piece(&mut self, f: *mut Flow, off: u32, len: u32, offset: u64, flags: u32, now: u64) -> bool {
+    unsafe fn piece(
+        &mut self,
+        f: *mut Flow,
+        off: u32,
+        len: u32,
+        offset: u64,
+        flags: u32,
+        now: u64,
+    ) -> bool {
         // SAFETY: the caller's promise; the cursor is this CPU's.
         unsafe {
             (*self.cursor).piece_offset = offset;
             (*self.cursor).now = now;
-            account::hand_over(self.skb, f, off, (flags as u64) << 32 | len as u64, self.cursor) != 0
+            account::hand_over(
+                self.skb,
+                f,
+                off,
+                (flags as u64) << 32 | len as u64,
+                self.cursor,
+            ) != 0
         }
     }
 
@@ -76,7 +88,14 @@ impl Env for Tap {
     }
 
     #[inline(always)]
-    unsafe fn ended(&mut self, f: *mut Flow, slot: u32, ending: Ending, now: u64, excess: u32) -> bool {
+    unsafe fn ended(
+        &mut self,
+        f: *mut Flow,
+        slot: u32,
+        ending: Ending,
+        now: u64,
+        excess: u32,
+    ) -> bool {
         // SAFETY: the caller's promise.
         unsafe { account::end_request(f, slot, ending as u32, now, excess) != 0 }
     }
@@ -103,7 +122,11 @@ unsafe extern "C" fn step_requests(_: u32, ctx: *mut c_void) -> i64 {
     unsafe {
         let mut tap = *(ctx as *const Tap);
         let (f, c) = (tap.flow, tap.cursor);
-        if step::<Tap, false>(&mut tap, f, c) { 0 } else { 1 }
+        if step::<Tap, false>(&mut tap, f, c) {
+            0
+        } else {
+            1
+        }
     }
 }
 
@@ -112,7 +135,11 @@ unsafe extern "C" fn step_replies(_: u32, ctx: *mut c_void) -> i64 {
     unsafe {
         let mut tap = *(ctx as *const Tap);
         let (f, c) = (tap.flow, tap.cursor);
-        if step::<Tap, true>(&mut tap, f, c) { 0 } else { 1 }
+        if step::<Tap, true>(&mut tap, f, c) {
+            0
+        } else {
+            1
+        }
     }
 }
 
@@ -183,9 +210,13 @@ fn tap(skb: *mut __sk_buff) -> Option<()> {
 /// Whether a segment to a listener that is not watched begins like a request to an inference route.
 #[inline(always)]
 fn looks_like_inference(skb: *mut __sk_buff, p: &Ports) -> bool {
-    let Some(t) = load::<2>(skb, p.tcp + 12) else { return false };
+    let Some(t) = load::<2>(skb, p.tcp + 12) else {
+        return false;
+    };
     let at = p.tcp + ((t[0] >> 4) as u32) * 4;
-    let Some(b) = load::<16>(skb, at) else { return false };
+    let Some(b) = load::<16>(skb, at) else {
+        return false;
+    };
     let (a, c) = (
         u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]),
         u64::from_le_bytes([b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13]]),
@@ -246,7 +277,12 @@ fn birth(
         }
         return create(
             key,
-            &Birth { request_seq: Some(s.seq), reply_seq: Some(s.ack), adopted: false, workload: 0 },
+            &Birth {
+                request_seq: Some(s.seq),
+                reply_seq: Some(s.ack),
+                adopted: false,
+                workload: 0,
+            },
         );
     }
     if !syn || !watched {
@@ -343,7 +379,9 @@ unsafe fn enter(f: *mut Flow, d: *mut Dir, key: &FlowKey, s: &Segment) -> bool {
 unsafe fn acknowledge(other: *mut Dir, s: &Segment) {
     // SAFETY: aligned words of a live map value; a stale read only delays the finding.
     unsafe {
-        if s.flags & tcp::ACK == 0 || (&raw const (*other).flags).read_volatile() & dir_flag::SEQ == 0 {
+        if s.flags & tcp::ACK == 0
+            || (&raw const (*other).flags).read_volatile() & dir_flag::SEQ == 0
+        {
             return;
         }
         let next = (&raw const (*other).next_seq).read_volatile();
@@ -364,7 +402,9 @@ unsafe fn take<const REPLY: bool>(
 ) -> bool {
     // SAFETY: the direction's lock is held; the cursor is this CPU's and bottom halves are off.
     unsafe {
-        let Some(c) = WIRE_TMP.get_ptr_mut(0) else { return false };
+        let Some(c) = WIRE_TMP.get_ptr_mut(0) else {
+            return false;
+        };
         let t = now();
         (*f).seen_ns = t;
         let mut seq = s.seq;
@@ -403,7 +443,11 @@ unsafe fn take<const REPLY: bool>(
             if acked.wrapping_sub(next) as i32 >= ahead {
                 (*c).pos = s.payload;
                 (*c).end = s.payload;
-                let mut tap = Tap { skb, flow: f, cursor: c };
+                let mut tap = Tap {
+                    skb,
+                    flow: f,
+                    cursor: c,
+                };
                 gap::<Tap, REPLY>(&mut tap, f, c, ahead as u32);
                 (*c).end = s.end;
             } else {
@@ -417,7 +461,11 @@ unsafe fn take<const REPLY: bool>(
             if (*d).state == state::UNSYNCED && skip == 0 {
                 resync::<REPLY>(skb, f, d, c);
             }
-            let mut tap = Tap { skb, flow: f, cursor: c };
+            let mut tap = Tap {
+                skb,
+                flow: f,
+                cursor: c,
+            };
             bpf_loop(STEPS, callback, &raw mut tap as *mut c_void, 0);
             let (pos, end) = ((*c).pos, (*c).end);
             if pos < end {
@@ -436,16 +484,33 @@ unsafe fn take<const REPLY: bool>(
 
 /// A direction that lost its place looks for a first line at the start of this segment.
 #[inline(always)]
-unsafe fn resync<const REPLY: bool>(skb: *mut __sk_buff, f: *mut Flow, d: *mut Dir, c: *mut Cursor) {
+unsafe fn resync<const REPLY: bool>(
+    skb: *mut __sk_buff,
+    f: *mut Flow,
+    d: *mut Dir,
+    c: *mut Cursor,
+) {
     // SAFETY: the caller's promise.
     unsafe {
-        let Some(b) = load::<8>(skb, (*c).pos) else { return };
+        let Some(b) = load::<8>(skb, (*c).pos) else {
+            return;
+        };
         if REPLY {
-            if b[0] != b'H' || b[1] != b'T' || b[2] != b'T' || b[3] != b'P' || b[4] != b'/' || b[5] != b'1' {
+            if b[0] != b'H'
+                || b[1] != b'T'
+                || b[2] != b'T'
+                || b[3] != b'P'
+                || b[4] != b'/'
+                || b[5] != b'1'
+            {
                 return;
             }
             let upto = (*f).lost_upto;
-            let mut tap = Tap { skb, flow: f, cursor: c };
+            let mut tap = Tap {
+                skb,
+                flow: f,
+                cursor: c,
+            };
             end_all(&mut tap, f, Ending::Unobserved, upto, (*c).now);
             if (*f).started != (*f).ended {
                 (*d).state = state::IDLE;
@@ -455,7 +520,8 @@ unsafe fn resync<const REPLY: bool>(skb: *mut __sk_buff, f: *mut Flow, d: *mut D
         let idle = matches!((*f).replies.state, state::IDLE | state::UNSYNCED);
         let upper = |x: u8| x >= b'A' && x <= b'Z';
         let verb = (upper(b[0]) && upper(b[1]) && upper(b[2]))
-            && (b[3] == b' ' && b[4] == b'/' || upper(b[3]) && (b[4] == b' ' && b[5] == b'/' || upper(b[4])));
+            && (b[3] == b' ' && b[4] == b'/'
+                || upper(b[3]) && (b[4] == b' ' && b[5] == b'/' || upper(b[4])));
         if idle && verb {
             (*f).lost_upto = (*f).started;
             (*d).state = state::IDLE;
@@ -476,7 +542,11 @@ unsafe fn keep_tail(skb: *mut __sk_buff, f: *mut Flow, d: *mut Dir, s: &Segment)
             return;
         }
         let whole = s.end - s.payload;
-        let len = if whole > TAIL_BANK as u32 { TAIL_BANK as u32 } else { whole };
+        let len = if whole > TAIL_BANK as u32 {
+            TAIL_BANK as u32
+        } else {
+            whole
+        };
         let mut at = (*f).tail_len;
         // Offset and length are bounded apart from each other, which is all a verifier follows.
         if at == 0 || at > HALF_BANK || len > HALF_BANK {
@@ -491,12 +561,21 @@ unsafe fn keep_tail(skb: *mut __sk_buff, f: *mut Flow, d: *mut Dir, s: &Segment)
         if len == 0 || len > TAIL_BANK as u32 || at > HALF_BANK || (at != 0 && len > HALF_BANK) {
             return;
         }
-        let bank = if (*f).tail_bank & 1 == 0 { 0 } else { TAIL_BANK };
+        let bank = if (*f).tail_bank & 1 == 0 {
+            0
+        } else {
+            TAIL_BANK
+        };
         let to = (&raw mut (*f).tail as *mut u8).add(bank);
         let read = if at == 0 {
             bpf_skb_load_bytes(skb as *const c_void, s.end - len, to as *mut c_void, len)
         } else if len <= HALF_BANK {
-            bpf_skb_load_bytes(skb as *const c_void, s.end - len, to.add(at as usize) as *mut c_void, len)
+            bpf_skb_load_bytes(
+                skb as *const c_void,
+                s.end - len,
+                to.add(at as usize) as *mut c_void,
+                len,
+            )
         } else {
             1
         };
@@ -529,14 +608,29 @@ unsafe fn ask_told(f: *mut Flow, d: *mut Dir) {
 unsafe fn end_of_replies(skb: *mut __sk_buff, f: *mut Flow, d: *mut Dir) {
     // SAFETY: the caller's promise.
     unsafe {
-        let Some(c) = WIRE_TMP.get_ptr_mut(0) else { return };
-        let mut tap = Tap { skb, flow: f, cursor: c };
-        let first = cas(&raw mut (*f).closer, closer::NONE, closer::LOCAL) || (*f).closer == closer::LOCAL;
+        let Some(c) = WIRE_TMP.get_ptr_mut(0) else {
+            return;
+        };
+        let mut tap = Tap {
+            skb,
+            flow: f,
+            cursor: c,
+        };
+        let first =
+            cas(&raw mut (*f).closer, closer::NONE, closer::LOCAL) || (*f).closer == closer::LOCAL;
         if (*f).started == (*f).ended {
             return;
         }
-        let ending = if (*d).state == state::UNTIL_CLOSE && first { Ending::Complete } else { Ending::Closed };
-        let upto = if ending == Ending::Complete { (*f).ended.wrapping_add(1) } else { u32::MAX };
+        let ending = if (*d).state == state::UNTIL_CLOSE && first {
+            Ending::Complete
+        } else {
+            Ending::Closed
+        };
+        let upto = if ending == Ending::Complete {
+            (*f).ended.wrapping_add(1)
+        } else {
+            u32::MAX
+        };
         end_all(&mut tap, f, ending, upto, (*c).now);
         if (*d).state != state::DEAD {
             (*d).state = state::IDLE;

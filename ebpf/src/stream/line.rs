@@ -25,7 +25,11 @@ pub enum Line {
 pub fn newline_in(word: u64) -> u32 {
     let x = word ^ 0x0a0a_0a0a_0a0a_0a0a;
     let hit = x.wrapping_sub(0x0101_0101_0101_0101) & !x & 0x8080_8080_8080_8080;
-    if hit == 0 { 8 } else { hit.trailing_zeros() >> 3 }
+    if hit == 0 {
+        8
+    } else {
+        hit.trailing_zeros() >> 3
+    }
 }
 
 /// Takes bytes of the current line.
@@ -37,7 +41,11 @@ pub unsafe fn line_step<E: Env>(e: &mut E, d: *mut Dir, c: *mut Cursor) -> Line 
         let pos = (*c).pos;
         let avail = (*c).stop() - pos;
         let long = (*d).flags & flag::LONG_LINE != 0;
-        let have = if long { 0 } else { (*d).line_len & (LINE as u32 - 1) };
+        let have = if long {
+            0
+        } else {
+            (*d).line_len & (LINE as u32 - 1)
+        };
         let room = LINE as u32 - have;
         let take = if avail < room { avail } else { room };
         let line = &raw mut (*d).line as *mut u8;

@@ -5,12 +5,11 @@ use super::http1::{first4, method, method_of, status_of};
 use super::line::{Line, byte, line_step};
 use super::once::{line_chunk_size, line_header, reply_reset};
 use super::{
-    BODY_CAPTURE, Cursor, Ending, Env, HEAD_CAPTURE, HEAD_MAX, STREAM_CAPTURE, STREAM_EVENTS, TAIL_PIECES, sse,
+    BODY_CAPTURE, Cursor, Ending, Env, HEAD_CAPTURE, HEAD_MAX, STREAM_CAPTURE, STREAM_EVENTS,
+    TAIL_PIECES, sse,
 };
 use crate::abi::counters::unparsed;
-use crate::abi::flow::{
-    Dir, Flow, PIPELINE, Request, dir_flag as flag, request_flag, state,
-};
+use crate::abi::flow::{Dir, Flow, PIPELINE, Request, dir_flag as flag, request_flag, state};
 use crate::abi::record::{PIECE_LARGE, piece_flag};
 
 const SLOT: u32 = PIPELINE as u32 - 1;
@@ -18,7 +17,13 @@ const SLOT: u32 = PIPELINE as u32 - 1;
 #[inline(always)]
 unsafe fn dir<const REPLY: bool>(f: *mut Flow) -> *mut Dir {
     // SAFETY: only an address is computed.
-    unsafe { if REPLY { &raw mut (*f).replies } else { &raw mut (*f).requests } }
+    unsafe {
+        if REPLY {
+            &raw mut (*f).replies
+        } else {
+            &raw mut (*f).requests
+        }
+    }
 }
 
 /// Takes the next few bytes of a packet; false when the packet is used up.
@@ -48,7 +53,8 @@ pub unsafe fn step<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, c: *mut C
         }
         let captured_to = (*c).captured_to;
         // A body is hopped over at once, so what is wanted of its beginning is handed over ahead.
-        let ahead = captured_to > pos && hops::<REPLY>(d) && (*d).remaining > (captured_to - pos) as u64;
+        let ahead =
+            captured_to > pos && hops::<REPLY>(d) && (*d).remaining > (captured_to - pos) as u64;
         let from = if ahead { captured_to } else { pos };
         if from >= captured_to && from < end && capture::<E, REPLY>(e, f, d, c, from) {
             return true;
@@ -69,7 +75,12 @@ unsafe fn hops<const REPLY: bool>(d: *const Dir) -> bool {
 
 /// The first byte of a message is next; false when it belongs to no message.
 #[inline(always)]
-unsafe fn begin<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor) -> bool {
+unsafe fn begin<E: Env, const REPLY: bool>(
+    e: &mut E,
+    f: *mut Flow,
+    d: *mut Dir,
+    c: *mut Cursor,
+) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
         if REPLY {
@@ -138,7 +149,11 @@ unsafe fn capture<E: Env, const REPLY: bool>(
             len = PIECE_LARGE as u32;
         }
         let kind = if REPLY { piece_flag::REPLY } else { 0 };
-        let broken = if (*d).flags & flag::PIECE_LOST != 0 { piece_flag::BROKEN } else { 0 };
+        let broken = if (*d).flags & flag::PIECE_LOST != 0 {
+            piece_flag::BROKEN
+        } else {
+            0
+        };
         let offset = (*d).message_bytes + (from - (*c).pos) as u64;
         if !e.piece(f, from, len, offset, kind | broken, (*c).now) {
             (*d).flags |= flag::PIECE_LOST;
@@ -151,11 +166,20 @@ unsafe fn capture<E: Env, const REPLY: bool>(
 
 /// Bytes of a body.
 #[inline(always)]
-unsafe fn data<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor) -> bool {
+unsafe fn data<E: Env, const REPLY: bool>(
+    e: &mut E,
+    f: *mut Flow,
+    d: *mut Dir,
+    c: *mut Cursor,
+) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
         let pos = (*c).pos;
-        let mut n = if hops::<REPLY>(d) { (*c).end - pos } else { (*c).stop() - pos };
+        let mut n = if hops::<REPLY>(d) {
+            (*c).end - pos
+        } else {
+            (*c).stop() - pos
+        };
         if (*d).state != state::UNTIL_CLOSE && (n as u64) > (*d).remaining {
             n = (*d).remaining as u32;
         }
@@ -185,11 +209,20 @@ unsafe fn data<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, 
 
 /// Hands over what of the next `n` bytes lies within the last bytes of the body.
 #[inline(always)]
-unsafe fn end_of_body<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor, n: u32) {
+unsafe fn end_of_body<E: Env, const REPLY: bool>(
+    e: &mut E,
+    f: *mut Flow,
+    d: *mut Dir,
+    c: *mut Cursor,
+    n: u32,
+) {
     // SAFETY: the caller's promise.
     unsafe {
         let left = (*d).remaining - n as u64;
-        if left >= BODY_CAPTURE as u64 || (*c).pos + n <= (*c).captured_to || (*d).tail_pieces >= TAIL_PIECES {
+        if left >= BODY_CAPTURE as u64
+            || (*c).pos + n <= (*c).captured_to
+            || (*d).tail_pieces >= TAIL_PIECES
+        {
             return;
         }
         // Small segments: begin where as many pieces of this size as are left reach the end.
@@ -219,14 +252,20 @@ unsafe fn advance_body<const REPLY: bool>(f: *mut Flow, d: *mut Dir, n: u64) {
             (*d).remaining -= n;
         }
         if !REPLY {
-            let r: *mut Request = (&raw mut (*f).open as *mut Request).add(((*f).started & SLOT) as usize);
+            let r: *mut Request =
+                (&raw mut (*f).open as *mut Request).add(((*f).started & SLOT) as usize);
             (*r).body_bytes = (*d).body_bytes;
         }
     }
 }
 
 #[inline(always)]
-unsafe fn unreadable<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor) {
+unsafe fn unreadable<E: Env, const REPLY: bool>(
+    e: &mut E,
+    f: *mut Flow,
+    d: *mut Dir,
+    c: *mut Cursor,
+) {
     // SAFETY: the caller's promise.
     unsafe {
         let rest = (*c).end - (*c).pos;
@@ -239,7 +278,12 @@ unsafe fn unreadable<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut
 
 /// Bytes of a head, a chunk-size line, a chunk's end or the trailers.
 #[inline(always)]
-unsafe fn lines<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor) -> bool {
+unsafe fn lines<E: Env, const REPLY: bool>(
+    e: &mut E,
+    f: *mut Flow,
+    d: *mut Dir,
+    c: *mut Cursor,
+) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
         if !REPLY && (*d).state == state::FIRST_LINE && (*d).first_ns == 0 {
@@ -284,7 +328,10 @@ unsafe fn lines<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir,
                     } else {
                         complete::<E, REPLY>(e, f, d, c);
                     }
-                } else if (*d).state == state::HEADERS && len != u32::MAX && line_header(d, len) == 0 {
+                } else if (*d).state == state::HEADERS
+                    && len != u32::MAX
+                    && line_header(d, len) == 0
+                {
                     dead(e, f, d, unparsed::BAD_FRAMING);
                 }
             }
@@ -299,7 +346,11 @@ unsafe fn lines<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir,
                     }
                 }
                 if whole {
-                    (*d).state = if (*d).remaining == 0 { state::TRAILERS } else { state::CHUNK_DATA };
+                    (*d).state = if (*d).remaining == 0 {
+                        state::TRAILERS
+                    } else {
+                        state::CHUNK_DATA
+                    };
                 }
             }
             state::CHUNK_END => {
@@ -325,7 +376,13 @@ unsafe fn dead<E: Env>(e: &mut E, f: *mut Flow, d: *mut Dir, reason: u32) {
 }
 
 #[inline(always)]
-unsafe fn first_line<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, whole: bool, len: u32) {
+unsafe fn first_line<E: Env, const REPLY: bool>(
+    e: &mut E,
+    f: *mut Flow,
+    d: *mut Dir,
+    whole: bool,
+    len: u32,
+) {
     // SAFETY: the caller's promise.
     unsafe {
         if len == u32::MAX {
@@ -348,7 +405,11 @@ unsafe fn first_line<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut
             }
             (*d).code = status;
         } else {
-            let known = if len < 4 { Err(unparsed::NOT_HTTP) } else { method_of(first4(d)) };
+            let known = if len < 4 {
+                Err(unparsed::NOT_HTTP)
+            } else {
+                method_of(first4(d))
+            };
             match known {
                 Ok(m) => (*d).code = m,
                 Err(reason) => {
@@ -365,7 +426,12 @@ unsafe fn first_line<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut
 
 /// The blank line after the headers.
 #[inline(always)]
-unsafe fn head_done<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor) {
+unsafe fn head_done<E: Env, const REPLY: bool>(
+    e: &mut E,
+    f: *mut Flow,
+    d: *mut Dir,
+    c: *mut Cursor,
+) {
     // SAFETY: the caller's promise; slots are masked.
     unsafe {
         let limit = (*d).message_bytes as u32 + BODY_CAPTURE;
@@ -389,7 +455,13 @@ unsafe fn head_done<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut 
             e.started(f, slot);
             core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
             (&raw mut (*f).started).write_volatile(number);
-            body_begins::<E, REPLY>(e, f, d, c, flags & flag::CHUNKED == 0 && flags & flag::LENGTH == 0);
+            body_begins::<E, REPLY>(
+                e,
+                f,
+                d,
+                c,
+                flags & flag::CHUNKED == 0 && flags & flag::LENGTH == 0,
+            );
             return;
         }
         let status = (*d).code;
@@ -445,7 +517,12 @@ unsafe fn body_begins<E: Env, const REPLY: bool>(
 
 /// The message is over.
 #[inline(always)]
-unsafe fn complete<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor) {
+unsafe fn complete<E: Env, const REPLY: bool>(
+    e: &mut E,
+    f: *mut Flow,
+    d: *mut Dir,
+    c: *mut Cursor,
+) {
     // SAFETY: the caller's promise.
     unsafe {
         if REPLY {
@@ -484,7 +561,10 @@ pub unsafe fn end_all<E: Env>(e: &mut E, f: *mut Flow, ending: Ending, upto: u32
         unsafe {
             let ended = (*f).ended;
             let open = (*f).started.wrapping_sub(ended);
-            if open == 0 || open > PIPELINE as u32 || (upto != u32::MAX && upto.wrapping_sub(ended) as i32 <= 0) {
+            if open == 0
+                || open > PIPELINE as u32
+                || (upto != u32::MAX && upto.wrapping_sub(ended) as i32 <= 0)
+            {
                 return;
             }
             end_one(e, f, ending, now, 0);
@@ -494,7 +574,13 @@ pub unsafe fn end_all<E: Env>(e: &mut E, f: *mut Flow, ending: Ending, upto: u32
 }
 
 #[inline(always)]
-unsafe fn gap_in<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor, n: u32) {
+unsafe fn gap_in<E: Env, const REPLY: bool>(
+    e: &mut E,
+    f: *mut Flow,
+    d: *mut Dir,
+    c: *mut Cursor,
+    n: u32,
+) {
     // SAFETY: the caller's promise.
     unsafe {
         let st = (*d).state;
@@ -504,7 +590,8 @@ unsafe fn gap_in<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, d: *mut Dir
         e.missed(f);
         (*d).flags |= flag::GAP | flag::PIECE_LOST;
         if !REPLY && (state::BODY..=state::TRAILERS).contains(&st) {
-            let r: *mut Request = (&raw mut (*f).open as *mut Request).add(((*f).started & SLOT) as usize);
+            let r: *mut Request =
+                (&raw mut (*f).open as *mut Request).add(((*f).started & SLOT) as usize);
             (*r).flags |= request_flag::GAP;
         }
         let n = n as u64;

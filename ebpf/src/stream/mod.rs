@@ -60,7 +60,11 @@ impl Cursor {
     /// Where the next step has to stop, so that pieces follow each other without a hole.
     #[inline(always)]
     fn stop(&self) -> u32 {
-        if self.captured_to > self.pos { self.captured_to } else { self.end }
+        if self.captured_to > self.pos {
+            self.captured_to
+        } else {
+            self.end
+        }
     }
 }
 
@@ -92,7 +96,15 @@ pub trait Env {
     ///
     /// # Safety
     /// `flow` is live and the direction's lock is held.
-    unsafe fn piece(&mut self, flow: *mut Flow, off: u32, len: u32, offset: u64, flags: u32, now: u64) -> bool;
+    unsafe fn piece(
+        &mut self,
+        flow: *mut Flow,
+        off: u32,
+        len: u32,
+        offset: u64,
+        flags: u32,
+        now: u64,
+    ) -> bool;
 
     /// A request began; its entry is in `open`.
     ///
@@ -104,7 +116,14 @@ pub trait Env {
     ///
     /// # Safety
     /// As for [`Env::piece`].
-    unsafe fn ended(&mut self, flow: *mut Flow, slot: u32, ending: Ending, now: u64, tail_excess: u32) -> bool;
+    unsafe fn ended(
+        &mut self,
+        flow: *mut Flow,
+        slot: u32,
+        ending: Ending,
+        now: u64,
+        tail_excess: u32,
+    ) -> bool;
 
     /// Bytes of this connection cannot be read; `reason` is one of `counters::unparsed`.
     ///

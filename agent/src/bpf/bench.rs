@@ -1,0 +1,106 @@
+//! What the benchmark needs of the kernel beside the agent's own hooks: something to compare the
+//! tap with, and a way to time it on a packet of choice.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use anyhow::{Result, bail};
+
+use super::control::test_run;
+use super::tap::set;
+
+const BPF_PROG_LOAD: libc::c_long = 5;
+const SOCKET_FILTER: u32 = 1;
+
+/// Opens the packet socket that the tap is compared with: not bound to a device, all protocols,
+/// and a classic filter of one instruction that takes no packet. It sees the packets of the
+/// namespace that the calling thread is in.
+pub fn empty_filter_socket() -> Result<OwnedFd> {
+    // Protocol 0 until the filter is there, so that nothing is queued before.
+    // SAFETY: no pointers are passed; a negative result is checked.
+    let raw = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if raw < 0 {
+        bail!(
+            "cannot open a packet socket: {}",
+            std::io::Error::last_os_error()
+        );
+    }
+    // SAFETY: the descriptor was just opened and has no other owner.
+    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    let mut refuse = libc::sock_filter {
+        code: 6,
+        jt: 0,
+        jf: 0,
+        k: 0,
+    };
+    let program = libc::sock_fprog {
+        len: 1,
+        filter: &raw mut refuse,
+    };
+    set(&fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+    // SAFETY: all-zero is a valid sockaddr_ll; index 0 means every device.
+    let mut addr: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    addr.sll_family = libc::AF_PACKET as u16;
+    addr.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    // SAFETY: the pointer and the size describe `addr`.
+    let r = unsafe {
+        libc::bind(
+            fd.as_raw_fd(),
+            std::ptr::from_ref(&addr).cast(),
+            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+        )
+    };
+    if r != 0 {
+        bail!(
+            "cannot hear all protocols: {}",
+            std::io::Error::last_os_error()
+        );
+    }
+    Ok(fd)
+}
+
+/// The fields of `union bpf_attr` that loading a small program takes.
+#[repr(C)]
+#[derive(Default)]
+struct Load {
+    prog_type: u32,
+    insn_cnt: u32,
+    insns: u64,
+    license: u64,
+    rest: [u64; 6],
+}
+
+/// Loads a socket filter that does nothing: what a run costs at least.
+pub fn empty_program() -> Result<OwnedFd> {
+    // r0 = 0; exit
+    let code: [u64; 2] = [0xb7, 0x95];
+    let attr = Load {
+        prog_type: SOCKET_FILTER,
+        insn_cnt: code.len() as u32,
+        insns: code.as_ptr() as u64,
+        license: c"GPL".as_ptr() as u64,
+        ..Load::default()
+    };
+    // SAFETY: `attr` describes `code`, and both live through the call.
+    let r = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_PROG_LOAD,
+            std::ptr::from_ref(&attr),
+            size_of::<Load>() as libc::c_long,
+        )
+    };
+    if r < 0 {
+        bail!(
+            "cannot load an empty program: {}",
+            std::io::Error::last_os_error()
+        );
+    }
+    // SAFETY: a descriptor that was just opened and has no other owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(r as i32) })
+}
+
+/// Runs a socket filter once on a packet that begins with its Ethernet header and returns the
+/// nanoseconds it took. The filter sees it as received on `lo` of the calling thread's namespace.
+pub fn time_once(program: BorrowedFd<'_>, packet: &[u8]) -> Result<u32> {
+    Ok(test_run(program.as_fd(), packet)?.nanos)
+}
