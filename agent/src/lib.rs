@@ -13,6 +13,7 @@ pub mod probes;
 pub mod protocol;
 pub mod ps;
 pub mod run;
+pub mod sample;
 pub mod serve;
 pub mod targets;
 pub mod vocab;

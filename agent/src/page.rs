@@ -7,14 +7,16 @@ use std::time::Duration;
 use enginetap_ebpf::abi::counters::{dropped, lost, unparsed};
 use enginetap_ebpf::abi::flow::closer;
 
+use crate::Shared;
 use crate::bpf::tables::Reasons;
 use crate::ingest::Ingest;
 use crate::metrics::input::{
     CloseReason, MapRow, PageCost, ProbeRow, ProbeState, ProcessStats, WorkloadInput,
 };
 use crate::metrics::{NodeInput, OpenRequest, PageInput, Snapshot};
-use crate::probes::{State, Verdict};
+use crate::probes::State;
 use crate::vocab::WorkloadId;
+use crate::watch::hold;
 use crate::watch::inventory::Inventory;
 
 /// Longest time that a page spends on taking in what waits in the ring.
@@ -107,13 +109,10 @@ fn counters(ingest: &Ingest, id: WorkloadId, input: &mut WorkloadInput) {
 }
 
 /// What does not need the lock: hooks, maps, the agent's own process.
-pub fn own(
-    node: &mut NodeInput,
-    verdicts: &[(&'static str, Verdict)],
-    cost: &Cost,
-    maps: &[(&'static str, u64)],
-) {
-    node.probes = verdicts
+pub fn own(node: &mut NodeInput, shared: &Shared) {
+    let samples = hold(&shared.samples).clone();
+    node.probes = shared
+        .verdicts
         .iter()
         .map(|(probe, v)| ProbeRow {
             probe,
@@ -124,19 +123,27 @@ pub fn own(
                 State::NotApplicable => ProbeState::NotApplicable,
             },
             reason: v.reason,
-            run_time: Duration::ZERO,
-            runs: 0,
+            run_time: samples
+                .iter()
+                .find(|s| s.probe == *probe)
+                .map_or(Duration::ZERO, |s| s.time),
+            runs: samples
+                .iter()
+                .find(|s| s.probe == *probe)
+                .map_or(0, |s| s.runs),
         })
         .collect();
-    node.maps = maps
+    let entries = hold(&shared.inventory).map_entries.clone();
+    node.maps = shared
+        .map_bytes
         .iter()
         .map(|(map, bytes)| MapRow {
             map,
-            entries: None,
+            entries: entries.get(map).copied(),
             memory_bytes: Some(*bytes),
         })
         .collect();
-    node.page = cost.read();
+    node.page = shared.cost.read();
     node.process = own_process();
 }
 

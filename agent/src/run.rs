@@ -20,6 +20,7 @@ use crate::ingest::Ingest;
 use crate::metrics::{Limits, Store, StoreConfig};
 use crate::page::Cost;
 use crate::probes::{State, Verdict};
+use crate::sample::{self, Sample};
 use crate::serve;
 use crate::watch::inventory::Inventory;
 use crate::watch::{Parts, Watcher, hold};
@@ -41,6 +42,8 @@ pub struct Shared {
     pub map_bytes: Vec<(&'static str, u64)>,
     /// What pages cost.
     pub cost: Cost,
+    /// Sampled runs of the hooks.
+    pub samples: Arc<Mutex<Vec<Sample>>>,
 }
 
 /// A running agent. Dropping it stops it; nothing is left in the kernel.
@@ -49,7 +52,6 @@ pub struct Agent {
     pub shared: Arc<Shared>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
-    _ebpf: aya::Ebpf,
 }
 
 impl Agent {
@@ -104,18 +106,27 @@ impl Agent {
                 .spawn(move || watcher.run(&s))
                 .context("cannot start a thread")?,
         );
+        let samples = Arc::new(Mutex::new(Vec::new()));
+        let (kept, s) = (samples.clone(), stop.clone());
+        threads.push(
+            std::thread::Builder::new()
+                .name("sample".into())
+                .spawn(move || sample::run(ebpf, &kept, &s))
+                .context("cannot start a thread")?,
+        );
+        crate::bpf::give_back_memory();
         let shared = Shared {
             ingest,
             inventory,
             verdicts: verdicts.into_iter().collect(),
             map_bytes,
             cost: Cost::default(),
+            samples,
         };
         Ok(Agent {
             shared: Arc::new(shared),
             stop,
             threads,
-            _ebpf: ebpf,
         })
     }
 
@@ -156,7 +167,7 @@ fn store_config(settings: &Settings) -> StoreConfig {
 /// a second.
 fn read_ring(fd: std::os::fd::RawFd, ingest: &Mutex<Ingest>, stop: &AtomicBool) {
     let fd = crate::bpf::ring::borrow(fd);
-    let timeout = PollTimeout::try_from(TURN.as_millis() as u16).unwrap_or(PollTimeout::ZERO);
+    let timeout = PollTimeout::from(TURN.as_millis() as u16);
     while !stop.load(Ordering::Relaxed) {
         wait(fd, timeout);
         loop {

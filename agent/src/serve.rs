@@ -76,12 +76,7 @@ async fn metrics(
             let inventory = hold(&shared.inventory).clone();
             page::collect(&mut hold(&shared.ingest), &inventory)
         };
-        page::own(
-            &mut input.node,
-            &shared.verdicts,
-            &shared.cost,
-            &shared.map_bytes,
-        );
+        page::own(&mut input.node, &shared);
         let text = render(&snapshot, &input, format, groups);
         shared.cost.add(began.elapsed(), text.len() as u64);
         text

@@ -4,7 +4,8 @@
 //! - [`page`]: the scrape client and the matcher over the exposition text;
 //! - [`engine`]: a scripted LLM engine that keeps its own truth;
 //! - [`client`]: a load client that keeps its own truth;
-//! - [`garbage`]: peers that speak no HTTP.
+//! - [`garbage`]: peers that speak no HTTP;
+//! - [`real`]: real engines, gateways and clients.
 //!
 //! Nothing here knows the agent's code: it drives the built programs.
 
@@ -24,5 +25,6 @@ pub mod http;
 pub mod page;
 #[cfg(test)]
 mod processes;
+pub mod real;
 pub mod scene;
 pub mod script;

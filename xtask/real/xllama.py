@@ -17,6 +17,9 @@ params.port = int(port)
 params.n_ctx = 4096
 params.n_parallel = 4
 params.endpoint_metrics = True
+# More threads spin at barriers, which takes seconds per token on a machine that has others to run.
+params.cpuparams.n_threads = 1
+params.cpuparams_batch.n_threads = 1
 
 server = xllamacpp.Server(params)
 print("listening on", server.listening_address, flush=True)

@@ -6,6 +6,15 @@
 )]
 
 pub mod bench;
+/// Gives memory back that only loading needed (the kernel's type information, the object).
+pub fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the call has no precondition; it only asks the allocator to return free pages.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 pub mod btf;
 pub mod control;
 pub mod load;

@@ -60,6 +60,8 @@ pub struct Inventory {
     pub spaces: BTreeMap<u32, Vec<String>>,
     /// When each periodic task last succeeded, seconds since 1970.
     pub tasks: BTreeMap<&'static str, f64>,
+    /// Entries of each map at the last look.
+    pub map_entries: BTreeMap<&'static str, u64>,
     /// The first scan is done and attached.
     pub ready: bool,
 }

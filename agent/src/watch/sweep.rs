@@ -32,10 +32,12 @@ struct Look {
     ports: BTreeSet<u16>,
     spaces: BTreeSet<u32>,
     unseen: BTreeSet<WorkloadId>,
+    flows: u64,
 }
 
 impl Look {
     fn take(&mut self, key: &FlowKey, f: &Flow, now: u64) {
+        self.flows += 1;
         self.ports.insert(key.server_port);
         self.spaces.insert(key.netns);
         if f.confirmed == 0 {
@@ -85,7 +87,21 @@ impl Watcher {
         self.mark_unseen(&look.unseen);
         self.fold_processes();
         self.leave_spaces(&look);
-        hold(&self.inventory).tasks.insert("sweep", now_unix());
+        let (listeners, processes) = {
+            let ingest = hold(&self.ingest);
+            (
+                ingest.tables.listeners().len() as u64,
+                ingest.tables.processes().len() as u64,
+            )
+        };
+        let mut inventory = hold(&self.inventory);
+        inventory.map_entries = [
+            ("FLOWS", look.flows),
+            ("LISTENERS", listeners),
+            ("PROCS", processes),
+        ]
+        .into();
+        inventory.tasks.insert("sweep", now_unix());
     }
 
     /// Flows on which nothing passes are looked for among the kernel's sockets.
@@ -109,14 +125,33 @@ impl Watcher {
 
     /// Workloads whose sockets read what the tap does not see are said to be so.
     fn mark_unseen(&mut self, unseen: &BTreeSet<WorkloadId>) {
+        let ids: Vec<WorkloadId> = hold(&self.inventory).workloads.keys().copied().collect();
+        let counts: Vec<_> = {
+            let ingest = hold(&self.ingest);
+            ids.iter()
+                .filter_map(|id| Some((*id, ingest.tables.workload(id.0).ok()?)))
+                .collect()
+        };
         let mut inventory = hold(&self.inventory);
-        for (id, w) in &mut inventory.workloads {
-            let bad = unseen.contains(id);
-            for row in w.coverage.iter_mut().filter(|r| r.aspect == Aspect::Wire) {
-                if bad {
-                    row.state = CoverageState::Partial;
-                    row.reason = "nat";
-                }
+        for (id, w) in counts {
+            let Some(watched) = inventory.workloads.get_mut(&id) else {
+                continue;
+            };
+            let (state, reason) = if unseen.contains(&id) {
+                (CoverageState::Partial, "nat")
+            } else if w.unparsed > 0 && w.started == 0 {
+                (CoverageState::None, "unparsed")
+            } else if w.unparsed > 0 {
+                (CoverageState::Partial, "unparsed")
+            } else {
+                continue;
+            };
+            for row in watched
+                .coverage
+                .iter_mut()
+                .filter(|r| r.aspect == Aspect::Wire)
+            {
+                (row.state, row.reason) = (state, reason);
             }
         }
     }

@@ -22,12 +22,10 @@ pub struct Workload {
     pub closed: [u64; closer::COUNT],
     /// Events of requests whose end record was lost.
     pub lost_events: u64,
-    /// Connections whose socket reads while the tap sees nothing of them.
-    pub unseen: u64,
     /// Connections on which HTTP/1.1 could not be followed.
     pub unparsed: u64,
 }
-pod!(Workload, 8 * (4 + closer::COUNT + 3));
+pod!(Workload, 8 * (4 + closer::COUNT + 2));
 
 /// Values of an outcome as the kernel tells it.
 pub mod outcome {

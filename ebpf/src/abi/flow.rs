@@ -236,8 +236,6 @@ pub mod closer {
 pub mod flow_flag {
     /// The connection is older than the tap: nothing is known of what is under way on it.
     pub const ADOPTED: u32 = 1;
-    /// The kernel says the tuple was established anew.
-    pub const RENEWED: u32 = 1 << 1;
 }
 
 /// A connection.
@@ -287,8 +285,8 @@ pub struct Flow {
     pub ended: u32,
     /// Requests up to this number can no longer be matched with a reply.
     pub lost_upto: u32,
-    /// Sequence number of a SYN that came while the flow was alive.
-    pub pending_isn: u32,
+    /// Explicit padding.
+    pub pad: u32,
     /// Length of the current bank.
     pub tail_len: u32,
     /// Length of the other bank.

@@ -22,7 +22,7 @@ use enginetap_ebpf::hist::GAP_BUCKETS;
 use enginetap_ebpf::stream::{Cursor, Ending};
 
 use super::flows::{release, work};
-use super::maps::{EVENTS_LOST, LOST, PROCS, RING, bump};
+use super::maps::{EVENTS_LOST, LOST, PROCS, RING, UNPARSED, bump};
 
 const NO_WAKEUP: u64 = 1;
 /// Wakes the reader at once.
@@ -149,6 +149,24 @@ pub unsafe extern "C" fn hand_over(
             bump(&EVENTS_LOST, lost::RING_FULL);
         }
         ok as u64
+    }
+}
+
+/// Bytes of a confirmed flow cannot be read.
+///
+/// # Safety
+/// `f` is live.
+#[inline(always)]
+pub unsafe fn unparsed(f: *mut Flow, reason: u32) {
+    // SAFETY: shared words are changed by atomics.
+    unsafe {
+        if (*f).confirmed == 0 {
+            return;
+        }
+        bump(&UNPARSED, reason);
+        if let Some(w) = work((*f).workload) {
+            add(&raw mut (*w).unparsed, 1);
+        }
     }
 }
 

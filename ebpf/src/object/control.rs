@@ -14,7 +14,7 @@ use enginetap_ebpf::stream::{Ending, Env, end_all};
 use super::account::{self, flush_bytes, owner};
 use super::flows::{Birth, confirm, create, is, lock, unlock, work};
 use super::kernel::now;
-use super::maps::{FLOWS, FLOWS_DROPPED, PROCS, UNPARSED, bump};
+use super::maps::{FLOWS, FLOWS_DROPPED, PROCS, bump};
 use super::packet::load;
 
 /// Surroundings of the machine without a packet.
@@ -101,18 +101,34 @@ fn settle(key: &FlowKey, o: &Order) -> i64 {
         if (*f).id != o.flow {
             return answer::NOTHING;
         }
-        if !hold_both(f, key) {
+        if !finish(f, key, o.argument as u64) {
             return answer::BUSY;
         }
-        cas(&raw mut (*f).closer, closer::NONE, o.argument as u64);
+    }
+    answer::DONE
+}
+
+/// Ends what is open on a flow and forgets it; false when a lock was held for too long. `who`
+/// closed, unless that is known.
+///
+/// # Safety
+/// `f` is live.
+#[inline(always)]
+pub unsafe fn finish(f: *mut Flow, key: &FlowKey, who: u64) -> bool {
+    // SAFETY: the caller's flow; both locks are taken before anything is changed.
+    unsafe {
+        if !hold_both(f, key) {
+            return false;
+        }
+        cas(&raw mut (*f).closer, closer::NONE, who);
         let head = (*f).requests.state;
-        if (head == state::FIRST_LINE || head == state::HEADERS) && (*f).confirmed != 0 {
-            bump(&UNPARSED, unparsed::PARTIAL_HEAD);
+        if head == state::FIRST_LINE || head == state::HEADERS {
+            account::unparsed(f, unparsed::PARTIAL_HEAD);
         }
         end_all(&mut NoPacket, f, Ending::Closed, u32::MAX, o_time(f));
         forget(f, key);
     }
-    answer::DONE
+    true
 }
 
 /// When the flow ended: when its socket closed, else now.

@@ -19,9 +19,10 @@ use enginetap_ebpf::atomics::cas;
 use enginetap_ebpf::stream::{Cursor, Ending, Env, end_all, gap, step};
 
 use super::account::{self, flush_bytes};
+use super::control::finish;
 use super::flows::{Birth, count_connection, create, is, listener, lock, port_bit, unlock};
 use super::kernel::{now, packet_netns};
-use super::maps::{EVENTS_LOST, FLOWS, TOLD, UNPARSED, WIRE_TMP, bump};
+use super::maps::{EVENTS_LOST, FLOWS, TOLD, WIRE_TMP, bump};
 use super::packet::{Ports, Segment, load, ports, segment, tcp};
 
 const PACKET_HOST: u32 = 0;
@@ -103,9 +104,7 @@ impl Env for Tap {
     #[inline(always)]
     unsafe fn unparsed(&mut self, f: *mut Flow, reason: u32) {
         // SAFETY: the caller's promise.
-        if unsafe { (*f).confirmed } != 0 {
-            bump(&UNPARSED, reason);
-        }
+        unsafe { account::unparsed(f, reason) }
     }
 
     #[inline(always)]
@@ -186,7 +185,13 @@ fn tap(skb: *mut __sk_buff) -> Option<()> {
             client: s.src,
         };
         if let Some(f) = FLOWS.get_ptr_mut(key) {
-            return requests(skb, f, &key, &s);
+            // SAFETY: a live map value. A SYN that meets a flow whose socket is gone begins a new
+            // connection of the same tuple; one that meets a live socket means nothing.
+            let over = s.flags & (tcp::SYN | tcp::ACK) == tcp::SYN
+                && unsafe { (*f).closed != 0 && finish(f, &key, closer::UNOBSERVED) };
+            if !over {
+                return requests(skb, f, &key, &s);
+            }
         }
         if let Some(f) = birth(skb, &p, &key, &s, to_watched, to_look) {
             return requests(skb, f, &key, &s);
@@ -410,9 +415,6 @@ unsafe fn take<const REPLY: bool>(
         let mut seq = s.seq;
         if s.flags & tcp::SYN != 0 {
             seq = seq.wrapping_add(1);
-            if !REPLY && (*f).closed == 0 {
-                (*f).pending_isn = s.seq;
-            }
             if REPLY && (*d).flags & dir_flag::SEQ == 0 {
                 (*d).next_seq = seq;
                 (*d).flags |= dir_flag::SEQ;

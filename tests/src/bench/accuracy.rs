@@ -88,8 +88,8 @@ pub(super) fn run(args: &Args, report: &mut Report) {
             "beside",
             "what",
             "median",
-            "p99 of the absolute",
-            "largest",
+            "p1 to p99",
+            "smallest to largest",
             "samples in another bucket, %",
         ],
     );
@@ -167,8 +167,12 @@ pub(super) fn run(args: &Args, report: &mut Report) {
                 beside.clone(),
                 (*what).to_owned(),
                 format!("{:.0}", median(&errors[at])),
-                format!("{p99:.0}"),
-                format!("{:.0}", quantile(&far, 1.0)),
+                [0.01, 0.99]
+                    .map(|q| format!("{:.0}", quantile(&errors[at], q)))
+                    .join(" to "),
+                [0.0, 1.0]
+                    .map(|q| format!("{:.0}", quantile(&errors[at], q)))
+                    .join(" to "),
                 moved,
             ]);
         }

@@ -1,9 +1,10 @@
 //! CPU of the agent's own process while streams run at a rate, and at a fifth of it with as many
 //! requests per second: what it does follows requests, never events.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::stream::{Job, Server, Steady, missing};
+use super::stream::{Server, Steady, missing};
 use super::table::{Detail, Report, Verdict};
 use super::{Args, PORT, cpu};
 use crate::guard::NetNs;
@@ -55,21 +56,27 @@ pub(super) fn run(args: &Args, report: &mut Report) {
             rate,
             per_stream,
         };
-        let server = Server::start(&ns, Job::Steady(steady));
+        let server = Server::start(&ns, steady);
         let mut agent = agent_for(PORT);
         let pid = agent.child().pid();
-        let mut used = 0;
         let every = Duration::from_secs(args.pick(5, 1));
-        let counted = steady.run(&ns, &server, || {
-            let before = cpu::process(pid);
-            let turns = time.as_millis() / every.as_millis();
-            for _ in 0..turns {
-                std::thread::sleep(every);
-                if scraped {
+        let (mut used, done) = (0, AtomicBool::new(false));
+        let counted = std::thread::scope(|scope| {
+            // From this namespace; the load runs in its own.
+            let (agent, done) = (&agent, &done);
+            scope.spawn(move || {
+                while scraped && !done.load(Ordering::Relaxed) {
+                    std::thread::sleep(every);
                     agent.get("/metrics").expect("a page");
                 }
-            }
-            used = cpu::process(pid) - before;
+            });
+            let counted = steady.run(&ns, &server, || {
+                let before = cpu::process(pid);
+                std::thread::sleep(time);
+                used = cpu::process(pid) - before;
+            });
+            done.store(true, Ordering::Relaxed);
+            counted
         });
         let share = used as f64 / time.as_nanos() as f64 * 100.0;
         let (missed, page) = missing(&agent, counted.events);

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::stats::{median, quantile};
-use super::stream::{Job, Server};
+use super::stream::{Server, Steady};
 use super::table::{Detail, Report, Verdict};
 use super::{Args, OTHER_PORT, PORT, cpu};
 use crate::guard::{Agent, NetNs};
@@ -94,7 +94,14 @@ pub(super) fn run(args: &Args, report: &mut Report) {
         if !setup.is_empty() {
             ns.ip(setup);
         }
-        let _watched = Server::start(&ns, Job::Blast(1));
+        let _watched = Server::start(
+            &ns,
+            Steady {
+                connections: 1,
+                rate: 1,
+                per_stream: 1,
+            },
+        );
         let bulk = ns.run_in(|| TcpListener::bind(("127.0.0.1", OTHER_PORT)).expect("listen"));
         flow(&ns, &bulk, time);
         let mut flows = [(); 3].map(|()| Vec::new());

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::stats::quantile;
+use super::stream::{Server, Steady, missing};
 use super::table::{Detail, Report, Verdict};
 use super::{Args, PORT};
 use crate::event::Outcome;
@@ -42,7 +43,47 @@ fn scripts(events: usize) -> Vec<String> {
     all
 }
 
+/// One stream that the server writes faster than its client reads: the kernel joins writes, sends
+/// some from the CPU that takes the client's acknowledgements, and segments overtake each other.
+fn flood(args: &Args, report: &mut Report) {
+    let load = Steady {
+        connections: 1,
+        rate: 500_000,
+        per_stream: args.pick(50_000, 20_000),
+    };
+    let ns = NetNs::new();
+    let server = Server::start(&ns, load);
+    let agent = agent_for(PORT);
+    let time = Duration::from_secs(args.pick(10, 2));
+    let counted = load.run(&ns, &server, || std::thread::sleep(time));
+    let (missed, page) = missing(&agent, counted.events);
+    agent.stop();
+    let lost: Vec<String> = page
+        .series("enginetap_events_lost_total")
+        .iter()
+        .filter(|s| s.value > 0.0)
+        .map(|s| format!("{} {}", s.label("reason"), s.value))
+        .collect();
+    let unobserved = page.value("enginetap_requests_total", &[("outcome", "unobserved")]);
+    report.row(
+        "one stream as fast as the server writes",
+        "exactly equal, 0 lost",
+        &format!(
+            "{missed:.0} of {} events missing, {unobserved:.0} of {} requests unobserved; lost: {}",
+            counted.events,
+            counted.replies,
+            if lost.is_empty() { "nothing".to_owned() } else { lost.join(", ") }
+        ),
+        Verdict::of(missed == 0.0 && unobserved == 0.0 && lost.is_empty()),
+        &format!(
+            "{} events per request over one kept connection on lo, {:.0} events/s, {:.2} segments per event, {:.0} of them out of order",
+            load.per_stream, counted.rate, counted.segments, counted.out_of_order
+        ),
+    );
+}
+
 pub(super) fn run(args: &Args, report: &mut Report) {
+    flood(args, report);
     let (streams, events, turns) = args.pick((1_000, 200, 3), (200, 40, 2));
     let ns = NetNs::new();
     let mut engine = Engine::builder()

@@ -41,7 +41,7 @@ pub struct Args {
     pub only: Vec<String>,
     /// Plays a server of the benchmark.
     #[arg(long, hide = true)]
-    serve: Option<stream::Job>,
+    serve: Option<stream::Steady>,
 }
 
 type Part = (&'static str, fn(&Args, &mut Report));
@@ -66,8 +66,8 @@ impl Args {
 
 /// Runs the parts and prints the report.
 pub fn main(args: &Args) {
-    if let Some(job) = args.serve {
-        return job.serve();
+    if let Some(load) = args.serve {
+        return load.play();
     }
     let known: Vec<&str> = PARTS.iter().map(|(name, _)| *name).collect();
     for name in &args.only {

@@ -46,16 +46,6 @@ pub(super) fn chunk() -> Vec<u8> {
     chunk
 }
 
-/// What a server does with its connections.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Job {
-    /// One at a time, so many events as fast as can be, and prints `cpu` and the nanoseconds each
-    /// took.
-    Blast(u64),
-    /// Streams at a steady rate.
-    Steady(Steady),
-}
-
 /// Streams at a steady rate over kept connections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Steady {
@@ -67,42 +57,19 @@ pub(super) struct Steady {
     pub per_stream: u64,
 }
 
-impl FromStr for Job {
+impl FromStr for Steady {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let numbers: Vec<u64> = text.split(':').filter_map(|n| n.parse().ok()).collect();
-        match numbers[..] {
-            [events] => Ok(Self::Blast(events)),
-            [connections, rate, per_stream] => Ok(Self::Steady(Steady {
-                connections: connections as usize,
-                rate,
-                per_stream,
-            })),
-            _ => Err(format!("no job: {text}")),
-        }
-    }
-}
-
-impl Job {
-    fn word(self) -> String {
-        match self {
-            Self::Blast(events) => events.to_string(),
-            Self::Steady(s) => format!("{}:{}:{}", s.connections, s.rate, s.per_stream),
-        }
-    }
-
-    /// The server: listens, says so, and serves until it is killed.
-    pub fn serve(self) {
-        cpu::pin(0);
-        let listener = TcpListener::bind(("127.0.0.1", PORT)).expect("listen");
-        println!("ready {}", listener.local_addr().expect("bound"));
-        loop {
-            match self {
-                Self::Blast(events) => serve_blast(&listener, events),
-                Self::Steady(steady) => steady.serve(&listener),
-            }
-        }
+        let [connections, rate, per_stream] = numbers[..] else {
+            return Err(format!("not CONNECTIONS:RATE:EVENTS: {text}"));
+        };
+        Ok(Self {
+            connections: connections as usize,
+            rate,
+            per_stream,
+        })
     }
 }
 
@@ -115,27 +82,22 @@ pub(super) struct Server {
 
 impl Server {
     /// Starts one.
-    pub fn start(ns: &NetNs, job: Job) -> Self {
+    pub fn start(ns: &NetNs, load: Steady) -> Self {
         let own = std::env::current_exe().expect("this program");
+        let word = format!("{}:{}:{}", load.connections, load.rate, load.per_stream);
         let mut child = ChildBuilder::new(own)
-            .args(["--serve", &job.word()])
+            .args(["--serve", &word])
             .netns(ns)
             .start();
         let line = child.wait_line("ready ", Duration::from_secs(10));
         let address = line["ready ".len()..].parse().expect("an address");
         Self { child, address }
     }
-}
 
-/// What one blast took.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Blast {
-    /// CPU nanoseconds of the server per event.
-    pub server: f64,
-    /// The same of the client.
-    pub client: f64,
-    /// Segments that the namespace sent per event, both directions.
-    pub segments: f64,
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
 }
 
 /// A counter of this thread's namespace, from a file of /proc/net with pairs of lines.
@@ -177,50 +139,6 @@ pub(super) fn missing(agent: &Agent, events: u64) -> (f64, Page) {
     )
 }
 
-fn serve_blast(listener: &TcpListener, events: u64) {
-    let (mut stream, _) = listener.accept().expect("accept");
-    stream.set_nodelay(true).expect("nodelay");
-    let mut buf = vec![0; request().len()];
-    stream.read_exact(&mut buf).expect("request");
-    stream.write_all(HEAD).expect("head");
-    let chunk = chunk();
-    let before = cpu::thread();
-    for _ in 0..events {
-        stream.write_all(&chunk).expect("event");
-    }
-    let used = cpu::thread() - before;
-    stream.write_all(LAST).expect("end");
-    println!("cpu {}", used as f64 / events as f64);
-}
-
-/// One stream of `events` events, the number that the server was started with.
-pub(super) fn blast(ns: &NetNs, server: &mut Server, events: u64) -> Blast {
-    let address = server.address;
-    let (client, segments) = ns.run_in(|| {
-        cpu::pin(1);
-        let mut stream = TcpStream::connect(address).expect("connect");
-        stream.set_nodelay(true).expect("nodelay");
-        let before = out_segments();
-        stream.write_all(&request()).expect("request");
-        let mut left = HEAD.len() as u64 + events * SEGMENT as u64 + LAST.len() as u64;
-        let mut buf = vec![0; 65_536];
-        let used = cpu::thread();
-        while left > 0 {
-            let n = stream.read(&mut buf).expect("read");
-            assert!(n > 0, "the stream ended early");
-            left -= n as u64;
-        }
-        let client = (cpu::thread() - used) as f64 / events as f64;
-        (client, (out_segments() - before) / events as f64)
-    });
-    let line = server.child.wait_line("cpu ", Duration::from_secs(10));
-    Blast {
-        server: line["cpu ".len()..].parse().expect("a number"),
-        client,
-        segments,
-    }
-}
-
 /// What the client counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counted {
@@ -234,6 +152,8 @@ pub(super) struct Counted {
     pub requests: f64,
     /// Segments that arrived out of order.
     pub out_of_order: f64,
+    /// Segments sent in both directions per event.
+    pub segments: f64,
 }
 
 /// What the client has read so far.
@@ -250,6 +170,16 @@ impl Progress {
 }
 
 impl Steady {
+    /// The server: listens, says so, and serves until it is killed.
+    pub fn play(self) {
+        cpu::pin(0);
+        let listener = TcpListener::bind(("127.0.0.1", PORT)).expect("listen");
+        println!("ready {}", listener.local_addr().expect("bound"));
+        loop {
+            self.serve(&listener);
+        }
+    }
+
     /// Streams while `during` runs, which is called once the rate stands, then lets every stream
     /// end.
     pub fn run(self, ns: &NetNs, server: &Server, during: impl FnOnce() + Send) -> Counted {
@@ -257,7 +187,7 @@ impl Steady {
         let (stop, progress) = (AtomicBool::new(false), Progress::default());
         let mut counted = Counted::default();
         ns.run_in(|| {
-            let before = out_of_order();
+            let (before, sent) = (out_of_order(), out_segments());
             std::thread::scope(|scope| {
                 let client = scope.spawn(|| self.consume(address, &stop, &progress));
                 while progress.events() < self.rate && !client.is_finished() {
@@ -273,9 +203,11 @@ impl Steady {
                 client.join().expect("client");
             });
             counted.out_of_order = out_of_order() - before;
+            counted.segments = out_segments() - sent;
         });
         counted.replies = progress.replies.into_inner();
         counted.events = counted.replies * (self.per_stream + 1);
+        counted.segments /= counted.events as f64;
         counted
     }
 
