@@ -26,13 +26,26 @@ pub fn beside(engine: &Engine) -> Agent {
     agent_for(engine.address().port())
 }
 
-/// Waits until the page has `count` ended requests and checks its invariant.
+/// Waits until the page has `count` ended requests and checks its invariant. What it returns holds
+/// our engine only: others may run on the same node.
 pub fn settled(agent: &Agent, count: u64) -> Page {
+    let ours = [("engine", "vllm")];
     let page = agent.wait_for(SOON, |p| {
-        p.value("enginetap_requests_total", &[]) >= count as f64
+        p.value("enginetap_requests_total", &ours) >= count as f64
     });
     page.assert_invariant();
-    page
+    only(&page, "vllm")
+}
+
+/// The page without the workloads of other engines.
+pub fn only(page: &Page, engine: &str) -> Page {
+    let own = format!("engine=\"{engine}\"");
+    let lines: Vec<&str> = page
+        .text()
+        .lines()
+        .filter(|l| !l.contains("engine=\"") || l.contains(&own))
+        .collect();
+    Page::parse(&(lines.join("\n") + "\n"))
 }
 
 /// The label value of an engine's outcome.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use enginetap_tests::clock;
 use enginetap_tests::event::Outcome;
 use enginetap_tests::guard::{Agent, Engine, Load, NetNs, Veth, VethEnd, poll};
-use enginetap_tests::scene::{SOON, agent_for, assert_counts, beside, settled};
+use enginetap_tests::scene::{SOON, agent_for, assert_counts, beside, only, settled};
 use enginetap_tests::script::Script;
 
 fn fast() -> String {
@@ -157,7 +157,7 @@ fn other_servers_are_not_recognised_and_recognition_can_be_off() {
     let agent = Agent::builder().args(["--recognise", "off"]).start();
     Load::run(None, engine.address(), ["-m", "3"]);
     engine.ended(9);
-    let page = agent.scrape();
+    let page = only(&agent.scrape(), "openai");
     assert_eq!(
         page.series("enginetap_requests_started_total").len(),
         0,
@@ -179,7 +179,7 @@ fn a_profile_is_recognised_without_a_rule() {
     let page = agent.wait_for(SOON, |p| {
         p.value("enginetap_requests_total", &[("engine", "llamacpp")]) >= 4.0
     });
-    assert_counts(&page, &truth);
+    assert_counts(&only(&page, "llamacpp"), &truth);
     agent.stop();
 }
 
@@ -194,8 +194,7 @@ fn an_exclude_rule_wins() {
     Load::run(None, engine.address(), ["-m", "3"]);
     engine.ended(3);
     assert!(
-        agent
-            .scrape()
+        only(&agent.scrape(), "vllm")
             .series("enginetap_requests_started_total")
             .is_empty()
     );

@@ -1,6 +1,6 @@
 //! What one side counted of inference requests: the clients, or the page of one engine.
 
-use std::ops::{Add, Sub};
+use std::ops::Add;
 
 use crate::client::Summary;
 use crate::event::Outcome;
@@ -9,8 +9,11 @@ use crate::page::Page;
 /// Sums over requests of class `inference`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Counts {
-    /// Requests that ended.
+    /// Requests that ended, without those that were lost.
     pub requests: f64,
+    /// Requests sent while the server closed a kept connection: never served, and sent again on
+    /// another. How many of them still reach its socket, and so are resets on the page, is chance.
+    pub lost: f64,
     /// Those that ended well.
     pub successes: f64,
     /// Events of their streams.
@@ -34,6 +37,7 @@ impl Counts {
         let good = sum.rows.iter().filter(|r| r.outcome == Outcome::Success);
         Self {
             requests: sum.requests as f64,
+            lost: sum.stale as f64,
             successes: sum.outcome(Outcome::Success) as f64,
             events: sum.events as f64,
             generated: sum.tokens.generation as f64,
@@ -44,31 +48,30 @@ impl Counts {
         }
     }
 
-    /// By the page, of one engine in one tier.
-    pub fn of_page(page: &Page, engine: &str, tier: &str) -> Self {
-        let of = |more: &[(&str, &str)], name: &str| {
-            page.value(
-                name,
-                &[&[("engine", engine), ("tier", tier)], more].concat(),
-            )
+    /// By the page, of the workloads with these labels.
+    pub fn of_page(page: &Page, workload: &[(&str, &str)]) -> Self {
+        let of = |name: &str, more: &[(&str, &str)]| page.value(name, &[workload, more].concat());
+        let ended = |more: &[(&str, &str)]| {
+            let labels = [&[("class", "inference")], more].concat();
+            of("enginetap_requests_total", &labels)
         };
         let usage = |kind| {
             of(
-                &[("type", kind), ("source", "usage")],
                 "enginetap_tokens_total",
+                &[("type", kind), ("source", "usage")],
             )
         };
-        let inference = ("class", "inference");
-        let total = "enginetap_requests_total";
+        let lost = ended(&[("outcome", "reset"), ("status", "none")]);
         Self {
-            requests: of(&[inference], total),
-            successes: of(&[inference, ("outcome", "success")], total),
-            events: of(&[], "enginetap_stream_events_total"),
+            requests: ended(&[]) - lost,
+            lost,
+            successes: ended(&[("outcome", "success")]),
+            events: of("enginetap_stream_events_total", &[]),
             generated: usage("generation"),
             prompt: usage("prompt"),
-            first_tokens: of(&[], "enginetap_time_to_first_token_seconds_count"),
-            ttft: of(&[], "enginetap_time_to_first_token_seconds_sum"),
-            duration: of(&[], "enginetap_request_duration_seconds_sum"),
+            first_tokens: of("enginetap_time_to_first_token_seconds_count", &[]),
+            ttft: of("enginetap_time_to_first_token_seconds_sum", &[]),
+            duration: of("enginetap_request_duration_seconds_sum", &[]),
         }
     }
 
@@ -87,10 +90,23 @@ impl Counts {
     /// The counts in which the page differs from the client; empty when they are the same.
     pub fn differences(client: &Self, page: &Self) -> Vec<String> {
         let pairs = client.exact().into_iter().zip(page.exact());
-        pairs
+        let mut differences: Vec<String> = pairs
             .filter(|((_, client), (_, page))| client != page)
             .map(|((what, client), (_, page))| format!("{what}: client {client}, page {page}"))
-            .collect()
+            .collect();
+        if page.lost > client.lost {
+            differences.push(format!("lost: client {}, page {}", client.lost, page.lost));
+        }
+        differences
+    }
+
+    /// The same where the client is a gateway, which tells nobody what it lost and sent again.
+    #[must_use]
+    pub fn through_gateway(self) -> Self {
+        Self {
+            lost: f64::INFINITY,
+            ..self
+        }
     }
 
     /// Asserts that the page counts what the client counts.
@@ -126,6 +142,7 @@ impl Add for Counts {
     fn add(self, other: Self) -> Self {
         Self {
             requests: self.requests + other.requests,
+            lost: self.lost + other.lost,
             successes: self.successes + other.successes,
             events: self.events + other.events,
             generated: self.generated + other.generated,
@@ -133,24 +150,6 @@ impl Add for Counts {
             first_tokens: self.first_tokens + other.first_tokens,
             ttft: self.ttft + other.ttft,
             duration: self.duration + other.duration,
-        }
-    }
-}
-
-impl Sub for Counts {
-    type Output = Self;
-
-    /// What came since `other`.
-    fn sub(self, other: Self) -> Self {
-        Self {
-            requests: self.requests - other.requests,
-            successes: self.successes - other.successes,
-            events: self.events - other.events,
-            generated: self.generated - other.generated,
-            prompt: self.prompt - other.prompt,
-            first_tokens: self.first_tokens - other.first_tokens,
-            ttft: self.ttft - other.ttft,
-            duration: self.duration - other.duration,
         }
     }
 }

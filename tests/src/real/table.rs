@@ -198,9 +198,11 @@ fn measure(subject: &Subject, place: &Place, args: &Args) -> Vec<Vec<String>> {
     let targets = agent.get("/targets").expect("/targets").text();
     let targets: Value = serde_json::from_str(&targets).expect("/targets is JSON");
     let line = |(subject, title): &(&Subject, String)| {
-        let at_load = Counts::of_page(&first, subject.engine, subject.tier);
-        let page = Counts::of_page(&last, subject.engine, subject.tier);
-        let mut faults = Counts::differences(&all, &page);
+        let at_load = Counts::of_page(&first, &subject.labels());
+        let page = Counts::of_page(&last, &subject.labels());
+        let behind = title != subject.title;
+        let truth = if behind { all.through_gateway() } else { all };
+        let mut faults = Counts::differences(&truth, &page);
         let lost = last.value("enginetap_events_lost_total", &[("engine", subject.engine)]);
         faults.extend((lost > 0.0).then(|| format!("{lost} lost")));
         faults.extend(
@@ -270,7 +272,7 @@ fn settled(agent: &Agent, of: &[(&Subject, String)], requests: f64) -> Page {
     poll(SOON, || {
         page = agent.scrape();
         of.iter()
-            .all(|(s, _)| Counts::of_page(&page, s.engine, s.tier).requests >= requests)
+            .all(|(s, _)| Counts::of_page(&page, &s.labels()).requests >= requests)
             .then_some(())
     });
     page
@@ -289,6 +291,10 @@ fn why(targets: &Value, engine: &str) -> String {
 }
 
 impl Subject {
+    fn labels(&self) -> [(&'static str, &'static str); 2] {
+        [("engine", self.engine), ("tier", self.tier)]
+    }
+
     /// As its Python distribution, or as it says itself.
     fn version(&self, place: &Place) -> String {
         let wheel = match self.source {
