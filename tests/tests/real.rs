@@ -173,10 +173,11 @@ fn what_a_real_engine_refuses_and_who_leaves_it_is_told() {
     ]);
     assert_eq!(early.outcome(Outcome::Abort), 2, "{early:?}");
 
-    let total = "enginetap_requests_total";
+    let total = |page: &Page, labels: &[(&str, &str)]| {
+        page.value("enginetap_requests_total", &[LLAMACPP, labels].concat())
+    };
     let page = agent.wait_for(SOON, |page| {
-        page.value(total, &[("outcome", "refused")]) >= 8.0
-            && page.value(total, &[("outcome", "abort")]) >= 5.0
+        total(page, &[("outcome", "refused")]) >= 8.0 && total(page, &[("outcome", "abort")]) >= 5.0
     });
     page.assert_invariant();
     for (class, outcome, status, count) in [
@@ -186,10 +187,10 @@ fn what_a_real_engine_refuses_and_who_leaves_it_is_told() {
         ("inference", "abort", "499", 2.0),
     ] {
         let labels = [("class", class), ("outcome", outcome), ("status", status)];
-        page.assert_value(total, &labels, count);
+        assert_eq!(total(&page, &labels), count, "{labels:?}");
     }
-    page.assert_value(total, &[("class", "inference")], 9.0);
-    page.assert_value("enginetap_requests_in_flight", &[], 0.0);
+    assert_eq!(total(&page, &[("class", "inference")]), 9.0);
+    page.assert_value("enginetap_requests_in_flight", LLAMACPP, 0.0);
     agent.stop();
 }
 

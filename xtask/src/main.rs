@@ -100,6 +100,8 @@ enum Real {
         #[arg(required = true)]
         names: Vec<String>,
     },
+    /// Measure by name, or all that are installed, against their clients; writes agent/REAL.md
+    Table { names: Vec<String> },
     /// Start in the foreground, on loopback
     Start {
         name: String,
@@ -131,10 +133,11 @@ fn run(command: Command) -> Result<()> {
         Command::Docs { check } => docs::run(check),
         Command::Ci => ci::run(),
         Command::Vm { kernel, args } => vm::run(kernel, &args),
-        Command::Bench { args } => report::run(report::BENCH, &args),
-        Command::Soak { args } => report::run(report::SOAK, &args),
+        Command::Bench { args } => report::run(report::BENCH, &args, args.is_empty()),
+        Command::Soak { args } => report::run(report::SOAK, &args, args.is_empty()),
         Command::Real(Real::List) => real::list(),
         Command::Real(Real::Install { names }) => real::install(&names),
+        Command::Real(Real::Table { names }) => real::table(&names),
         Command::Real(Real::Start { name, port, args }) => real::start(&name, port, &args),
     }
 }

@@ -15,7 +15,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    setup,
+    report, setup,
     shell::{capture, command, line, root, run_quietly, target},
 };
 use recipes::{RECIPES, Recipe};
@@ -59,6 +59,13 @@ pub fn start(name: &str, port: Option<u16>, args: &[String]) -> Result<()> {
     offline(&mut program, &place);
     let error = program.exec();
     Err(error).with_context(|| format!("cannot start {}", line(&program)))
+}
+
+/// Measures programs against their clients and keeps the table; they are installed first.
+pub fn table(names: &[String]) -> Result<()> {
+    install(names)?;
+    install(&["clients"])?;
+    report::run(report::REAL, names, true)
 }
 
 /// What there is, what it costs and whether it is installed.

@@ -1,9 +1,11 @@
-//! `cargo xtask bench` and `cargo xtask soak`: run a program of the tests crate that measures, show
-//! what it prints, and keep its tables in the repository beside the machine they are from.
+//! `cargo xtask bench`, `cargo xtask soak` and `cargo xtask real table`: run a program of the tests
+//! crate that measures, show what it prints, and keep its tables in the repository beside the machine
+//! they are from. `ENGINETAP_BIN` names an agent to measure that is built already.
 
 use std::{
-    fs,
+    env, fs,
     io::{BufRead, BufReader},
+    path::PathBuf,
     process::Stdio,
 };
 
@@ -18,6 +20,7 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub struct Report {
     pub command: &'static str,
+    pub program: &'static str,
     pub title: &'static str,
     pub file: &'static str,
     /// Features of the tests crate that its program needs.
@@ -26,33 +29,49 @@ pub struct Report {
 
 pub const BENCH: Report = Report {
     command: "bench",
+    program: "bench",
     title: "Cost and accuracy, measured",
     file: "agent/BENCH.md",
     features: &["bench"],
 };
 pub const SOAK: Report = Report {
     command: "soak",
+    program: "soak",
     title: "Long proofs, measured",
     file: "agent/SOAK.md",
     features: &[],
 };
+pub const REAL: Report = Report {
+    command: "real table",
+    program: "real-table",
+    title: "Real engines and gateways, measured",
+    file: "agent/REAL.md",
+    features: &[],
+};
 
-/// Runs the program with `args`; with arguments only a part is measured, and the file stays.
-pub fn run(report: Report, args: &[String]) -> Result<()> {
+/// Runs the program with `args`. With `keep` its tables go to the file; a part of them should not.
+pub fn run(report: Report, args: &[String], keep: bool) -> Result<()> {
     need_root(report.command)?;
     if !root()
-        .join(format!("tests/src/bin/{}.rs", report.command))
+        .join(format!("tests/src/bin/{}.rs", report.program))
         .is_file()
     {
-        bail!("there is no tests/src/bin/{}.rs to run", report.command);
+        bail!("there is no tests/src/bin/{}.rs to run", report.program);
     }
-    build::agent()?;
+    let agent = match env::var_os("ENGINETAP_BIN") {
+        Some(built) => PathBuf::from(built),
+        None => {
+            build::agent()?;
+            release("enginetap")
+        }
+    };
     build::test_programs(&[])?;
-    build::measuring_program(report.command, report.features)?;
-    let mut program = command(release(report.command));
+    build::measuring_program(report.program, report.features)?;
+    let mut program = command(release(report.program));
     program
         .args(args)
-        .env("ENGINETAP_BIN", release("enginetap"))
+        .env("ENGINETAP_BIN", agent)
+        .env("ENGINETAP_XTASK", env::current_exe()?)
         .env("ENGINETAP_PROGRAMS", shell::target().join("release"))
         .env("ENGINETAP_REAL", real::place()?)
         .stdin(Stdio::null())
@@ -78,7 +97,7 @@ pub fn run(report: Report, args: &[String]) -> Result<()> {
     if !kept.contains('|') {
         bail!("{} printed no table", line(&program));
     }
-    if args.is_empty() {
+    if keep {
         let file = root().join(report.file);
         fs::write(&file, format!("{}\n{}\n", heading(report)?, kept.trim()))?;
         println!("written: {}", file.display());

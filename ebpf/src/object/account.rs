@@ -52,6 +52,16 @@ unsafe fn reference(to: *mut RequestRef, f: *const Flow, number: u32, workload: 
     }
 }
 
+/// A length that was checked to be 1 to `MAX`, a power of two, in a form that every verifier sees
+/// the bounds of: read anew, so that the compiler cannot drop the mask, and without a branch, which
+/// older ones do not carry over from 32 to 64 bits.
+#[inline(always)]
+pub fn bounded<const MAX: u32>(len: u32) -> u32 {
+    // SAFETY: a local.
+    let len = unsafe { core::ptr::read_volatile(&raw const len) };
+    (len.wrapping_sub(1) & (MAX - 1)) + 1
+}
+
 /// Room for a `T` in the ring, null when there is none.
 #[inline(always)]
 unsafe fn reserve<T>() -> *mut u8 {
@@ -97,6 +107,9 @@ pub unsafe extern "C" fn hand_over(
         let mut flags = (len_flags >> 32) as u32;
         let reply = flags & piece_flag::REPLY != 0;
         let len = len_flags as u32;
+        if len == 0 || len > PIECE_LARGE as u32 {
+            return 0;
+        }
         if (*f).confirmed == 0 {
             flags |= piece_flag::PROVISIONAL;
         }
@@ -127,18 +140,20 @@ pub unsafe extern "C" fn hand_over(
             (*head).flags = flags;
             (*head).pad = 0;
             let data = p.add(core::mem::size_of::<Piece>()) as *mut c_void;
-            // Read again, so that the compiler cannot drop or widen the checks the verifier needs.
-            let len = core::ptr::read_volatile(&raw const len);
             let read = if small {
-                if len == 0 || len > PIECE_SMALL as u32 {
-                    1
-                } else {
-                    bpf_skb_load_bytes(skb as *const c_void, off, data, len)
-                }
-            } else if len == 0 || len > PIECE_LARGE as u32 {
-                1
+                bpf_skb_load_bytes(
+                    skb as *const c_void,
+                    off,
+                    data,
+                    bounded::<{ PIECE_SMALL as u32 }>(len),
+                )
             } else {
-                bpf_skb_load_bytes(skb as *const c_void, off, data, len)
+                bpf_skb_load_bytes(
+                    skb as *const c_void,
+                    off,
+                    data,
+                    bounded::<{ PIECE_LARGE as u32 }>(len),
+                )
             };
             if read != 0 {
                 (*head).len = 0;

@@ -48,12 +48,10 @@ pub struct Tap {
 impl Env for Tap {
     #[inline(always)]
     unsafe fn load<const MAX: u32>(&mut self, off: u32, dst: *mut u8, len: u32) -> bool {
-        // A copy that the compiler cannot reason about, so that the check below stays in the
-        // program for the verifier to see.
-        let len = unsafe { core::ptr::read_volatile(&raw const len) };
         if len == 0 || len > MAX {
             return false;
         }
+        let len = account::bounded::<MAX>(len);
         // SAFETY: `dst` has room for MAX bytes, and `len` is at most that.
         unsafe { bpf_skb_load_bytes(self.skb as *const c_void, off, dst as *mut c_void, len) == 0 }
     }
@@ -551,17 +549,12 @@ unsafe fn keep_tail(skb: *mut __sk_buff, f: *mut Flow, d: *mut Dir, s: &Segment)
         };
         let mut at = (*f).tail_len;
         // Offset and length are bounded apart from each other, which is all a verifier follows.
-        if at == 0 || at > HALF_BANK || len > HALF_BANK {
+        if at == 0 || at >= HALF_BANK || len > HALF_BANK {
             if at != 0 {
                 (*f).tail_bank ^= 1;
                 (*f).tail_other_len = at;
             }
             at = 0;
-        }
-        let at = core::ptr::read_volatile(&raw const at);
-        let len = core::ptr::read_volatile(&raw const len);
-        if len == 0 || len > TAIL_BANK as u32 || at > HALF_BANK || (at != 0 && len > HALF_BANK) {
-            return;
         }
         let bank = if (*f).tail_bank & 1 == 0 {
             0
@@ -569,17 +562,19 @@ unsafe fn keep_tail(skb: *mut __sk_buff, f: *mut Flow, d: *mut Dir, s: &Segment)
             TAIL_BANK
         };
         let to = (&raw mut (*f).tail as *mut u8).add(bank);
+        let from = s.end - len;
         let read = if at == 0 {
-            bpf_skb_load_bytes(skb as *const c_void, s.end - len, to as *mut c_void, len)
-        } else if len <= HALF_BANK {
+            let n = account::bounded::<{ TAIL_BANK as u32 }>(len);
+            bpf_skb_load_bytes(skb as *const c_void, from, to as *mut c_void, n)
+        } else {
+            let n = account::bounded::<HALF_BANK>(len);
+            let behind = core::ptr::read_volatile(&raw const at) & (HALF_BANK - 1);
             bpf_skb_load_bytes(
                 skb as *const c_void,
-                s.end - len,
-                to.add(at as usize) as *mut c_void,
-                len,
+                from,
+                to.add(behind as usize) as *mut c_void,
+                n,
             )
-        } else {
-            1
         };
         if read == 0 {
             (*f).tail_len = at + len;

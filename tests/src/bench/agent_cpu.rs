@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::stream::{Server, Steady, missing};
+use super::stream::{OURS, Server, Steady, missing};
 use super::table::{Detail, Report, Verdict};
 use super::{Args, PORT, cpu};
 use crate::guard::NetNs;
@@ -81,7 +81,10 @@ pub(super) fn run(args: &Args, report: &mut Report) {
         let share = used as f64 / time.as_nanos() as f64 * 100.0;
         let (missed, page) = missing(&agent, counted.events);
         let gaps = page.value("enginetap_events_lost_total", &[("reason", "gap")]);
-        let unobserved = page.value("enginetap_requests_total", &[("outcome", "unobserved")]);
+        let unobserved = page.value(
+            "enginetap_requests_total",
+            &[("outcome", "unobserved"), OURS[0]],
+        );
         agent.stop();
         detail.line(&[
             format!("{:.0}", counted.rate),

@@ -76,7 +76,7 @@ impl Scene {
 }
 
 pub(super) fn run(args: &Args, report: &mut Report) {
-    let rounds = args.pick(10, 2);
+    let rounds = args.pick(20, 2);
     let load = Steady {
         connections: 64,
         rate: args.pick(20_000, 10_000),
@@ -88,7 +88,7 @@ pub(super) fn run(args: &Args, report: &mut Report) {
         ns,
         server,
         load,
-        time: Duration::from_millis(args.pick(2_000, 500)),
+        time: Duration::from_millis(args.pick(1_000, 500)),
     };
     scene.cost();
     let [mut none, mut packet, mut agent] = [(); 3].map(|()| Series::default());

@@ -6,8 +6,9 @@ use clap::Parser as _;
 use enginetap_tests::real::{Args, run};
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    if run(&Args::parse()) == 0 {
+        eprintln!("nothing is installed to measure");
+        return ExitCode::FAILURE;
     }
+    ExitCode::SUCCESS
 }

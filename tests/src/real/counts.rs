@@ -14,6 +14,8 @@ pub struct Counts {
     /// Requests sent while the server closed a kept connection: never served, and sent again on
     /// another. How many of them still reach its socket, and so are resets on the page, is chance.
     pub lost: f64,
+    /// Those that a gateway answered by itself, since it lost them on the way.
+    pub unserved: f64,
     /// Those that ended well.
     pub successes: f64,
     /// Events of their streams.
@@ -38,6 +40,7 @@ impl Counts {
         Self {
             requests: sum.requests as f64,
             lost: sum.stale as f64,
+            unserved: sum.statuses.get(&502).copied().unwrap_or(0) as f64,
             successes: sum.outcome(Outcome::Success) as f64,
             events: sum.events as f64,
             generated: sum.tokens.generation as f64,
@@ -65,6 +68,7 @@ impl Counts {
         Self {
             requests: ended(&[]) - lost,
             lost,
+            unserved: 0.0,
             successes: ended(&[("outcome", "success")]),
             events: of("enginetap_stream_events_total", &[]),
             generated: usage("generation"),
@@ -100,10 +104,11 @@ impl Counts {
         differences
     }
 
-    /// The same where the client is a gateway, which tells nobody what it lost and sent again.
+    /// What the server behind a gateway should count, which tells nobody what it sent again.
     #[must_use]
     pub fn through_gateway(self) -> Self {
         Self {
+            requests: self.requests - self.unserved,
             lost: f64::INFINITY,
             ..self
         }
@@ -143,6 +148,7 @@ impl Add for Counts {
         Self {
             requests: self.requests + other.requests,
             lost: self.lost + other.lost,
+            unserved: self.unserved + other.unserved,
             successes: self.successes + other.successes,
             events: self.events + other.events,
             generated: self.generated + other.generated,

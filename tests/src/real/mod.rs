@@ -8,6 +8,7 @@ mod clients;
 mod counts;
 mod kept;
 mod program;
+mod subject;
 mod table;
 
 pub use counts::Counts;
