@@ -61,6 +61,7 @@ impl Agent {
             mut ebpf,
             verdicts,
             tap,
+            behind,
             control,
             ..
         } = load::load()?;
@@ -111,7 +112,10 @@ impl Agent {
         threads.push(
             std::thread::Builder::new()
                 .name("sample".into())
-                .spawn(move || sample::run(ebpf, &kept, &s))
+                .spawn(move || {
+                    sample::run(ebpf, &kept, &s);
+                    drop(behind);
+                })
                 .context("cannot start a thread")?,
         );
         crate::bpf::give_back_memory();

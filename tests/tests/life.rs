@@ -88,7 +88,7 @@ fn only_read_only_program_types_and_helpers_are_loaded() {
         .iter()
         .filter(|p| {
             let n = p["name"].as_str().unwrap_or("");
-            ["wire_tap", "control_order"].contains(&n)
+            ["wire_entry", "wire_tap", "control_order"].contains(&n)
                 || n.starts_with("owner_")
                 || n.starts_with("life_")
         })
@@ -108,6 +108,7 @@ fn only_read_only_program_types_and_helpers_are_loaded() {
         "bpf_ringbuf_submit",
         "bpf_ringbuf_query",
         "bpf_loop",
+        "bpf_tail_call",
     ]
     .into();
     for p in programs {

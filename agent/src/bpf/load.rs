@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, Result};
+use aya::maps::{MapData, ProgramArray};
 use aya::programs::{BtfTracePoint, FExit, ProgramError, SocketFilter};
 use aya::{Btf, Ebpf, EbpfLoader};
 use enginetap_ebpf::abi::offsets::{MISSING, Offsets};
@@ -23,8 +24,10 @@ pub struct Loaded {
     pub verdicts: BTreeMap<&'static str, Verdict>,
     /// Offsets of the running kernel.
     pub offsets: Offsets,
-    /// The tap's program.
+    /// The tap's entry.
     pub tap: OwnedFd,
+    /// What the entry jumps to; emptied by the kernel when this is dropped.
+    pub behind: ProgramArray<MapData>,
     /// The control program.
     pub control: OwnedFd,
 }
@@ -51,7 +54,9 @@ pub fn load() -> Result<Loaded> {
         .override_global("OFFSETS", &offsets, true)
         .load(OBJECT)
         .context("cannot create the kernel maps: CAP_BPF and, for cgroup-charged memory, room in this cgroup are needed")?;
-    let tap = load_filter(&mut ebpf, "wire_tap")?;
+    load_filter(&mut ebpf, "wire_tap")?;
+    let entry = behind(&mut ebpf)?;
+    let tap = load_filter(&mut ebpf, "wire_entry")?;
     let control = load_filter(&mut ebpf, "control_order")?;
     let mut verdicts = BTreeMap::new();
     for probe in PROBES {
@@ -69,8 +74,25 @@ pub fn load() -> Result<Loaded> {
         verdicts,
         offsets,
         tap,
+        behind: entry,
         control,
     })
+}
+
+/// Puts the tap behind its entry.
+fn behind(ebpf: &mut Ebpf) -> Result<ProgramArray<MapData>> {
+    let map = ebpf
+        .take_map("WIRE_PROGS")
+        .context("the object has no map WIRE_PROGS")?;
+    let mut progs = ProgramArray::try_from(map)?;
+    let tap: &SocketFilter = ebpf
+        .program("wire_tap")
+        .context("the object has no program wire_tap")?
+        .try_into()?;
+    progs
+        .set(0, tap.fd()?, 0)
+        .context("the tap cannot be put behind its entry")?;
+    Ok(progs)
 }
 
 fn load_filter(ebpf: &mut Ebpf, name: &str) -> Result<OwnedFd> {

@@ -58,6 +58,14 @@ pub const PROBES: &[Probe] = &[
         gives: "every number taken from the wire",
     },
     Probe {
+        name: "wire_entry",
+        kind: Kind::SocketFilter,
+        hook: "packet socket",
+        fields: &[],
+        instead_of: None,
+        gives: "the way into the tap",
+    },
+    Probe {
         name: "control_order",
         kind: Kind::SocketFilter,
         hook: "on demand",

@@ -1,7 +1,7 @@
 //! Every map, who writes it and who reads it.
 
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap, PerCpuArray, RingBuf};
+use aya_ebpf::maps::{Array, HashMap, PerCpuArray, ProgramArray, RingBuf};
 use enginetap_ebpf::abi::counters::{LOST_CELLS, WORKLOADS, Workload};
 use enginetap_ebpf::abi::flow::{Flow, FlowKey};
 use enginetap_ebpf::abi::listener::{Listener, ListenerKey, PORT_CELLS, Ports};
@@ -51,6 +51,10 @@ pub static PROCS: HashMap<ProcessKey, Process> = HashMap::with_max_entries(16_38
 /// Written by the agent.
 #[map]
 pub static TOLD: Array<u64> = Array::with_max_entries(65_536, 0);
+
+/// The tap itself, behind its entry; set by the agent.
+#[map]
+pub static WIRE_PROGS: ProgramArray = ProgramArray::with_max_entries(1, 0);
 
 /// Records for the agent.
 #[map]

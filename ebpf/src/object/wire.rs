@@ -22,7 +22,7 @@ use super::account::{self, flush_bytes};
 use super::control::finish;
 use super::flows::{Birth, count_connection, create, is, listener, lock, port_bit, unlock};
 use super::kernel::{now, packet_netns};
-use super::maps::{EVENTS_LOST, FLOWS, TOLD, WIRE_TMP, bump};
+use super::maps::{EVENTS_LOST, FLOWS, TOLD, WIRE_PROGS, WIRE_TMP, bump};
 use super::packet::{Ports, Segment, load, ports, segment, tcp};
 
 const PACKET_HOST: u32 = 0;
@@ -138,6 +138,15 @@ unsafe extern "C" fn step_replies(_: u32, ctx: *mut c_void) -> i64 {
             1
         }
     }
+}
+
+/// Hook: socket filter, as [`wire_tap`], which it jumps to. A socket is charged for the length of
+/// its filter, and before 6.9 the tap is longer than `net.core.optmem_max` allows.
+#[socket_filter]
+pub fn wire_entry(ctx: SkBuffContext) -> i64 {
+    // SAFETY: the slot holds a socket filter or nothing; in that case the packet is left alone.
+    let _ = unsafe { WIRE_PROGS.tail_call(&ctx, 0) };
+    0
 }
 
 /// Hook: socket filter on an `AF_PACKET`/`SOCK_DGRAM` socket; the context's offset 0 is the network
