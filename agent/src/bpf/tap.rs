@@ -5,7 +5,6 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use anyhow::{Context, Result, bail};
 
 const SO_ATTACH_BPF: i32 = 50;
-const PACKET_IGNORE_OUTGOING: i32 = 23;
 
 pub(super) fn set<T>(fd: &OwnedFd, level: i32, name: i32, value: &T) -> std::io::Result<()> {
     // SAFETY: the pointer and the size describe `value`, which lives through the call.
@@ -27,7 +26,7 @@ pub(super) fn set<T>(fd: &OwnedFd, level: i32, name: i32, value: &T) -> std::io:
 
 /// Opens a tap on device `index` of the current namespace. Nothing is ever queued: the filter is
 /// attached before the socket is bound, and takes no packet.
-pub fn open(program: BorrowedFd<'_>, index: u32, loopback: bool) -> Result<OwnedFd> {
+pub fn open(program: BorrowedFd<'_>, index: u32) -> Result<OwnedFd> {
     // SAFETY: no pointers are passed; a negative result is checked.
     let raw = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     if raw < 0 {
@@ -40,11 +39,6 @@ pub fn open(program: BorrowedFd<'_>, index: u32, loopback: bool) -> Result<Owned
     let fd = unsafe { OwnedFd::from_raw_fd(raw) };
     set(&fd, libc::SOL_SOCKET, SO_ATTACH_BPF, &program.as_raw_fd())
         .context("cannot attach the tap to a packet socket")?;
-    if loopback {
-        set(&fd, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1i32).context(
-            "cannot ignore outgoing packets on lo (PACKET_IGNORE_OUTGOING, kernel 4.20)",
-        )?;
-    }
     // SAFETY: all-zero is a valid sockaddr_ll.
     let mut addr: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     addr.sll_family = libc::AF_PACKET as u16;

@@ -98,7 +98,7 @@ pub const METRICS: &[MetricDef] = &[
     MetricDef {
         family: Family::RequestsStarted,
         name: "enginetap_requests_started_total",
-        help: "Requests whose first byte has reached the server's socket, counted at that byte.",
+        help: "Requests whose head has reached the server's socket, counted when it is complete and timed from its first byte.",
         ..CORE
     },
     MetricDef {

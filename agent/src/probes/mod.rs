@@ -82,6 +82,14 @@ pub const PROBES: &[Probe] = &[
         gives: "confirmed connections, new listeners, how connections end",
     },
     Probe {
+        name: "owner_twin",
+        kind: Kind::BtfTracepoint,
+        hook: "inet_sock_set_state",
+        fields: SOCK,
+        instead_of: None,
+        gives: "changes of sockets that interrupt the hook above",
+    },
+    Probe {
         name: "owner_recv",
         kind: Kind::BtfTracepoint,
         hook: "sock_recv_length",

@@ -7,17 +7,20 @@
 
 mod decide;
 pub mod inventory;
+mod places;
+mod rescan;
 mod space;
 mod sweep;
+mod tree;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use enginetap_ebpf::abi::counters::WORKLOADS;
 use enginetap_ebpf::abi::flow::FlowKey;
 use enginetap_ebpf::abi::listener::{Listener, ListenerKey, mode};
@@ -28,9 +31,8 @@ use crate::config::{Settings, Switch};
 use crate::engines;
 use crate::ingest::{Ingest, News, reaches};
 use crate::metrics::input::{Aspect, CoverageRow, CoverageState};
-use crate::targets::netns::{self, NetnsId};
 use crate::targets::proc::{self, Process, ProcessKey};
-use crate::targets::scan::{ScanOptions, ScanResult, scan};
+use crate::targets::scan::scan;
 use crate::targets::sockdiag::{self, Endpoint, TcpSocket};
 use crate::targets::workload;
 use crate::vocab::{Engine, Identity, Role, WorkloadId};
@@ -221,96 +223,6 @@ impl Watcher {
         }
     }
 
-    /// Begins a scan on a thread of its own, so that news are heard meanwhile.
-    fn rescan(&mut self) {
-        if self.scanning {
-            return;
-        }
-        self.scanned = Instant::now();
-        self.wants_scan = false;
-        self.heard.clear();
-        let (options, tell) = (self.scan_options(), self.tell.clone());
-        let job = move || {
-            // The receiver is gone only while the agent stops.
-            let _ = tell.send(News::Scanned(scan(&options).map(Box::new)));
-        };
-        match std::thread::Builder::new().name("scan".into()).spawn(job) {
-            Ok(_) => self.scanning = true,
-            Err(error) => self.say(format!("a scan could not be started: {error}")),
-        }
-    }
-
-    fn scan_options(&self) -> ScanOptions {
-        ScanOptions {
-            proc_root: self.settings.proc_root.clone(),
-            maps: true,
-            connections: false,
-        }
-    }
-
-    /// Takes in what a scan found.
-    fn take_scan(&mut self, found: Result<Box<ScanResult>>) {
-        self.scanning = false;
-        let found = match found {
-            Ok(found) => found,
-            Err(error) => {
-                self.say(format!("the scan of /proc failed: {error:#}"));
-                return;
-            }
-        };
-        for error in &found.errors {
-            tracing::debug!("scan: {error}");
-        }
-        self.find_fronts(&found);
-        let mut present = HashSet::new();
-        let mut others = BTreeMap::new();
-        for space in &found.namespaces {
-            let id = space.id.0 as u32;
-            for l in &space.listeners {
-                let key = endpoint_key(id, &l.socket.local);
-                present.insert(key);
-                let Some(owner) = l.owner else { continue };
-                if owner.tgid == self.own_pid {
-                    continue;
-                }
-                let Some(process) = found.processes.get(&owner) else {
-                    continue;
-                };
-                if self.heard.contains(&key) {
-                    // Newer than the scan: what was heard of it counts.
-                    continue;
-                }
-                let ports = found.ports_of(owner);
-                let decision = self.decide(process, &ports);
-                if let Decision::Ignore { why } | Decision::Recognise { why } = &decision {
-                    others.insert(owner.tgid, (process.comm.clone(), why.clone()));
-                }
-                let by_pid = |pid: u32| proc::read_identity(&self.settings.proc_root, pid).ok();
-                let name = workload::name_in_tree(process, by_pid);
-                self.apply(key, process, name, &decision, &space.pids);
-            }
-        }
-        self.tree(&found);
-        self.catch_up();
-        self.forget_listeners(&present);
-        let mut inventory = hold(&self.inventory);
-        inventory.others = others;
-        inventory.spaces = self
-            .spaces
-            .iter()
-            .map(|(id, s)| (*id, s.devices()))
-            .collect();
-        inventory.tasks.insert("scan", now_unix());
-    }
-
-    /// Hears what happened while a scan was under way, before its result is taken for the whole.
-    fn catch_up(&mut self) {
-        hold(&self.ingest).drain(Duration::from_millis(20));
-        while let Ok(news) = self.news.try_recv() {
-            self.hear(news);
-        }
-    }
-
     fn decide(&self, process: &Process, ports: &[u16]) -> Decision {
         decide(
             &self.settings,
@@ -441,37 +353,6 @@ impl Watcher {
         Ok(())
     }
 
-    /// Taps a namespace, unless that is done.
-    fn enter(&mut self, netns: u32, pids: &[u32]) -> Result<()> {
-        if self.spaces.contains_key(&netns) {
-            return Ok(());
-        }
-        let handle = netns::open_by_id(&self.settings.proc_root, NetnsId(netns.into()), pids)
-            .context(
-                "cannot be opened (CAP_SYS_PTRACE and, to enter it, CAP_SYS_ADMIN are needed)",
-            )?;
-        let space = Space::open(handle, self.program.as_fd()).context("cannot be tapped")?;
-        for error in space.errors.values() {
-            tracing::warn!("device {error}");
-        }
-        self.spaces.insert(netns, space);
-        Ok(())
-    }
-
-    fn refresh_devices(&mut self) {
-        let mut failed = Vec::new();
-        for (id, space) in &mut self.spaces {
-            if space.changed()
-                && let Err(error) = space.refresh(self.program.as_fd())
-            {
-                failed.push(format!("network namespace {id}: {error:#}"));
-            }
-        }
-        for text in failed {
-            self.say(text);
-        }
-    }
-
     /// The number of the workload a process belongs to; registers both.
     fn workload(
         &mut self,
@@ -572,46 +453,6 @@ impl Watcher {
         }
     }
 
-    /// A process executes a program. If that is an engine's, its namespace is tapped before it
-    /// listens. At most [`EXECS`] are looked at per turn of the slow clock.
-    fn executes(&mut self, pid: u32) {
-        self.execs += 1;
-        if self.execs > EXECS {
-            return;
-        }
-        let root = &self.settings.proc_root;
-        let Ok(netns) = proc::read_netns(root, pid) else {
-            return;
-        };
-        if self.spaces.contains_key(&(netns.0 as u32)) {
-            return;
-        }
-        let Ok(process) = proc::read_identity(root, pid) else {
-            return;
-        };
-        if let Decision::Watch { .. } = self.decide(&process, &[])
-            && let Err(error) = self.enter(netns.0 as u32, &[pid])
-        {
-            tracing::debug!(pid, "network namespace {}: {error:#}", netns.0);
-        }
-    }
-
-    /// The agent's own namespace, on a node the host's, is always tapped: an engine that is started
-    /// there is seen from its first byte.
-    fn enter_own(&mut self) {
-        let pid = self.own_pid;
-        match proc::read_netns(std::path::Path::new("/proc"), pid) {
-            Ok(netns) => {
-                let id = netns.0 as u32;
-                self.own_netns = Some(id);
-                if let Err(error) = self.enter(id, &[pid]) {
-                    self.say(format!("own network namespace: {error:#}"));
-                }
-            }
-            Err(error) => self.say(format!("own network namespace: {error}")),
-        }
-    }
-
     /// A listener answered an inference route.
     fn answers(&mut self, flow: &FlowKey, hint: Option<Engine>) {
         let found = self
@@ -637,79 +478,6 @@ impl Watcher {
             why: "answers an inference route".to_owned(),
         };
         self.apply(key, &process, name, &decision, &[owner.tgid]);
-    }
-
-    /// nginx and Envoy processes that call a watched engine.
-    fn find_fronts(&mut self, found: &ScanResult) {
-        let candidates: HashSet<u32> = found
-            .processes
-            .values()
-            .filter(|p| {
-                engines::recognise(&decide::facts_of(p))
-                    .is_some_and(|f| engines::only_when_named(f.engine))
-            })
-            .flat_map(|p| [vec![p.key.tgid], found.descendants(p.key.tgid)].concat())
-            .collect();
-        if candidates.is_empty() {
-            return;
-        }
-        let watched: HashSet<u16> = self
-            .listeners
-            .iter()
-            .filter(|(_, k)| k.workload.is_some())
-            .map(|(k, _)| k.port)
-            .collect();
-        for space in found.namespaces.iter() {
-            let Some(handle) = &space.handle else {
-                continue;
-            };
-            let ports = watched.clone();
-            let calls = netns::in_netns(handle, move || {
-                sockdiag::connections(|s| ports.contains(&s.remote.port))
-            });
-            let Ok(Ok(calls)) = calls else { continue };
-            let inodes: HashSet<u64> = calls.iter().map(|s| s.inode).filter(|i| *i != 0).collect();
-            let owners = crate::targets::fdscan::socket_owners(
-                &self.settings.proc_root,
-                candidates.iter().copied(),
-                &inodes,
-            );
-            for pid in owners.by_inode.values().flatten() {
-                // The listener belongs to the master process, the calls to its workers.
-                for p in found.processes.values() {
-                    if p.key.tgid == *pid || found.descendants(p.key.tgid).contains(pid) {
-                        self.fronts.insert(p.key);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Names the processes behind the listeners of each workload.
-    fn tree(&mut self, found: &ScanResult) {
-        let mut inventory = hold(&self.inventory);
-        for w in inventory.workloads.values_mut() {
-            w.processes
-                .retain(|key, _| found.stats.get(&key.tgid).is_some_and(|s| s.key == *key));
-            let roots: Vec<u32> = w.processes.keys().map(|k| k.tgid).collect();
-            for pid in roots.iter().flat_map(|pid| found.descendants(*pid)) {
-                let Some(stat) = found.stats.get(&pid) else {
-                    continue;
-                };
-                if w.processes.contains_key(&stat.key) {
-                    continue;
-                }
-                let Ok(process) = proc::read_process(&self.settings.proc_root, pid) else {
-                    continue;
-                };
-                let role =
-                    engines::recognise(&decide::facts_of(&process)).map_or(Role::Other, |f| f.role);
-                w.processes.insert(
-                    process.key,
-                    watched(&process, role, "child of a watched process"),
-                );
-            }
-        }
     }
 }
 

@@ -46,13 +46,7 @@ impl Space {
             let opened: Vec<_> = wanted
                 .iter()
                 .filter(|d| !have.contains(&d.index))
-                .map(|d| {
-                    (
-                        d.index,
-                        d.name.clone(),
-                        tap::open(program, d.index, d.is_loopback()),
-                    )
-                })
+                .map(|d| (d.index, d.name.clone(), tap::open(program, d.index)))
                 .collect();
             Ok((wanted, opened))
         })??;

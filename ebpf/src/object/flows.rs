@@ -70,7 +70,8 @@ pub struct Birth {
 pub fn create(key: &FlowKey, birth: &Birth) -> Option<*mut Flow> {
     let empty = FLOW_NEW.get_ptr(0)?;
     // SAFETY: `empty` is a live map value.
-    if FLOWS.insert(key, unsafe { &*empty }, NO_EXIST).is_err() {
+    let empty: &Flow = unsafe { &*empty };
+    if FLOWS.insert(key, empty, NO_EXIST).is_err() {
         if FLOWS.get_ptr(key).is_none() {
             bump(&FLOWS_DROPPED, dropped::TABLE_FULL);
         }

@@ -38,6 +38,20 @@ const NO_EXIST: u64 = 1;
 /// Hook: `inet_sock_set_state(sk, oldstate, newstate)`, since 4.16.
 #[btf_tracepoint(function = "inet_sock_set_state")]
 pub fn owner_state(ctx: BtfTracePointContext) -> i32 {
+    changed(&ctx)
+}
+
+/// Hook: as [`owner_state`], which it doubles. The kernel skips a tracing program that is running
+/// already on its CPU, and a softirq that changes a socket may interrupt it at any point; the twin
+/// is not running then. Whatever both see is done once: every act here is idempotent.
+#[btf_tracepoint(function = "inet_sock_set_state")]
+pub fn owner_twin(ctx: BtfTracePointContext) -> i32 {
+    changed(&ctx)
+}
+
+/// A socket changes its state.
+#[inline(always)]
+fn changed(ctx: &BtfTracePointContext) -> i32 {
     let sk: *const u8 = ctx.arg(0);
     let (old, new): (i32, i32) = (ctx.arg(1), ctx.arg(2));
     let family = sock_family(sk);
@@ -185,9 +199,9 @@ fn closed(sk: *const u8, key: &FlowKey) {
     let Some(f) = FLOWS.get_ptr_mut(key) else {
         return;
     };
+    let err: i32 = read(sk, offset!(sk_err));
     // SAFETY: as above.
     unsafe {
-        let err: i32 = read(sk, offset!(sk_err));
         let who = if err == ECONNRESET || err == EPIPE {
             closer::PEER_RST
         } else {
@@ -293,10 +307,11 @@ unsafe fn first_reads(f: *mut Flow, t: u64) {
             if (*f).started.wrapping_sub(number) as i32 >= 0 {
                 let slot = (number & (PIPELINE as u32 - 1)) as usize;
                 let r: *mut Request = (&raw mut (*f).open as *mut Request).add(slot);
-                if (*r).read_ns == 0 && cas(&raw mut (*r).read_ns, 0, t) {
-                    if let Some(p) = PROCS.get_ptr_mut(owner(f)) {
-                        add(&raw mut (*p).in_flight, 1);
-                    }
+                if (*r).read_ns == 0
+                    && cas(&raw mut (*r).read_ns, 0, t)
+                    && let Some(p) = PROCS.get_ptr_mut(owner(f))
+                {
+                    add(&raw mut (*p).in_flight, 1);
                 }
             }
             i += 1;

@@ -27,6 +27,8 @@ use super::packet::{Ports, Segment, load, ports, segment, tcp};
 
 const PACKET_HOST: u32 = 0;
 const PACKET_OUTGOING: u32 = 4;
+/// Index of lo in every namespace.
+const LOOPBACK: u32 = 1;
 /// Steps of the machine in one packet: more than a 64 KiB packet of the shortest events takes. What
 /// is left after that is a gap.
 const STEPS: u32 = 20_000;
@@ -144,8 +146,15 @@ unsafe extern "C" fn step_replies(_: u32, ctx: *mut c_void) -> i64 {
 /// its filter, and before 6.9 the tap is longer than `net.core.optmem_max` allows.
 #[socket_filter]
 pub fn wire_entry(ctx: SkBuffContext) -> i64 {
+    let skb = ctx.as_ptr() as *const __sk_buff;
+    // Each packet on lo passes twice. It is taken where it is sent, under the socket's lock and so
+    // in order: where it is received, a sender that changes its CPU overtakes itself.
+    // SAFETY: fields of the program's context.
+    if unsafe { (*skb).pkt_type == PACKET_HOST && (*skb).ifindex == LOOPBACK } {
+        return 0;
+    }
     // SAFETY: the slot holds a socket filter or nothing; in that case the packet is left alone.
-    let _ = unsafe { WIRE_PROGS.tail_call(&ctx, 0) };
+    unsafe { WIRE_PROGS.tail_call(&ctx, 0) };
     0
 }
 
@@ -176,10 +185,8 @@ fn tap(skb: *mut __sk_buff) -> Option<()> {
             (*to).recognise & to_bit != 0,
         )
     };
-    if !to_watched && !from_watched {
-        if !to_look || !looks_like_inference(skb, &p) {
-            return None;
-        }
+    if !to_watched && !from_watched && (!to_look || !looks_like_inference(skb, &p)) {
+        return None;
     }
     let s = segment(skb, &p)?;
     let netns = packet_netns(skb as *const u8);
@@ -270,7 +277,8 @@ fn birth(
     look: bool,
 ) -> Option<*mut Flow> {
     let syn = s.flags & (tcp::SYN | tcp::ACK) == tcp::SYN;
-    if !syn && !(look && s.end > s.payload && looks_like_inference(skb, p)) {
+    let begins = syn || (look && s.end > s.payload && looks_like_inference(skb, p));
+    if !begins {
         return None;
     }
     let l = listener(key.netns, key.server_port, &key.server)?;
@@ -527,7 +535,7 @@ unsafe fn resync<const REPLY: bool>(
             return;
         }
         let idle = matches!((*f).replies.state, state::IDLE | state::UNSYNCED);
-        let upper = |x: u8| x >= b'A' && x <= b'Z';
+        let upper = |x: u8| x.is_ascii_uppercase();
         let verb = (upper(b[0]) && upper(b[1]) && upper(b[2]))
             && (b[3] == b' ' && b[4] == b'/'
                 || upper(b[3]) && (b[4] == b' ' && b[5] == b'/' || upper(b[4])));
