@@ -104,13 +104,9 @@ fn an_error_names_the_key_and_the_remedy() {
         (
             "bucket-edge = ['ttft']",
             "key `bucket-edge`",
-            "like ttft=0.8",
+            "one of head, ttft",
         ),
-        (
-            "bucket-edge = ['gap=1']",
-            "key `bucket-edge`",
-            "use one of ttft",
-        ),
+        ("bucket-edge = ['gap=1']", "key `bucket-edge`", "ttft"),
         ("bucket-edge = ['ttft=-1']", "key `bucket-edge`", "above 0"),
         ("bucket-edge = ['ttft=inf']", "key `bucket-edge`", "above 0"),
     ] {

@@ -316,8 +316,9 @@ fn namespaces_are_left_when_their_engines_are_gone() {
     });
     assert!(
         left.is_some(),
-        "{} descriptors, {before} before",
-        descriptors()
+        "{} descriptors, {before} before; {}",
+        descriptors(),
+        agent.get("/targets").unwrap().text()
     );
     settled(&agent, 5);
     agent.stop();

@@ -398,17 +398,26 @@ impl Ingest {
     pub fn sweep_entries(&mut self) {
         let now = monotonic_ns();
         let old = CHECK_AFTER.as_nanos() as u64;
-        let tables = &self.tables;
-        let gone: Vec<(u64, u32)> = self
-            .entries
-            .iter()
-            .filter(|(_, e)| now.saturating_sub(e.start_ns) > old)
-            .filter(|((id, number), e)| match tables.flow(&e.key) {
-                Some(f) => f.id != *id || (f.ended.wrapping_sub(*number) as i32) >= 0,
-                None => true,
-            })
-            .map(|(id, _)| *id)
-            .collect();
+        let mut gone = Vec::new();
+        for (id, e) in &mut self.entries {
+            if now.saturating_sub(e.start_ns) <= old {
+                continue;
+            }
+            match self.tables.flow(&e.key) {
+                Some(f) if f.id == id.0 && (f.ended.wrapping_sub(id.1) as i32) < 0 => {
+                    if f.confirmed != 0 && !e.confirmed {
+                        // Its head came before the kernel's own socket was seen, and no reply yet.
+                        e.confirmed = true;
+                        let engine = self
+                            .known
+                            .get(&e.workload)
+                            .map_or(Engine::OpenAi, |k| k.engine);
+                        e.read_head(engine);
+                    }
+                }
+                _ => gone.push(*id),
+            }
+        }
         for id in gone {
             if let Some(entry) = self.entries.remove(&id)
                 && entry.counted

@@ -29,6 +29,11 @@ struct Look {
     unconfirmed: Vec<(FlowKey, u64)>,
     closed: Vec<(FlowKey, u64)>,
     quiet: BTreeMap<u32, Vec<(FlowKey, u64)>>,
+    /// Namespaces with a listener.
+    used: BTreeSet<u32>,
+    /// Flows in namespaces without: their sockets are looked for at once, so that a namespace is
+    /// not kept alive for one that is gone.
+    orphans: BTreeMap<u32, Vec<(FlowKey, u64)>>,
     ports: BTreeSet<u16>,
     spaces: BTreeSet<u32>,
     unseen: BTreeSet<WorkloadId>,
@@ -48,6 +53,11 @@ impl Look {
         }
         if f.closed != 0 && now.saturating_sub(f.closed) > CLOSED_NS {
             self.closed.push((*key, f.id));
+        } else if !self.used.contains(&key.netns) && now.saturating_sub(f.seen_ns) > CLOSED_NS {
+            self.orphans
+                .entry(key.netns)
+                .or_default()
+                .push((*key, f.id));
         } else if now.saturating_sub(f.seen_ns) > QUIET_NS {
             self.quiet.entry(key.netns).or_default().push((*key, f.id));
         }
@@ -67,7 +77,10 @@ impl Watcher {
         self.swept = Instant::now();
         self.execs = 0;
         let now = monotonic_ns();
-        let mut look = Look::default();
+        let mut look = Look {
+            used: self.listeners.keys().map(|k| k.netns).collect(),
+            ..Look::default()
+        };
         self.flows.each(|key, flow| look.take(key, flow, now));
         {
             let mut ingest = hold(&self.ingest);
@@ -84,6 +97,7 @@ impl Watcher {
             self.checked = Instant::now();
             self.check_sockets(&look.quiet);
         }
+        self.check_sockets(&look.orphans);
         self.mark_unseen(&look.unseen);
         self.fold_processes();
         self.leave_spaces(&look);

@@ -275,6 +275,8 @@ pub struct Flow {
     pub read_ns: u64,
     /// 1 once its workload counts it as a connection.
     pub counted: u64,
+    /// Why its bytes could not be read, plus 1, found before it was confirmed; 0 = nothing found.
+    pub unparsed: u64,
     /// Workload of its listener; 0 = none yet.
     pub workload: u32,
     /// See [`flow_flag`].
@@ -302,5 +304,5 @@ pub struct Flow {
 }
 pod!(
     Flow,
-    2 * TAIL_BANK + 40 + 12 * 8 + 10 * 4 + PIPELINE * 40 + 56 + 4 * GAP_BUCKETS + 2 * 168
+    2 * TAIL_BANK + 40 + 13 * 8 + 10 * 4 + PIPELINE * 40 + 56 + 4 * GAP_BUCKETS + 2 * 168
 );

@@ -21,8 +21,8 @@ use enginetap_ebpf::atomics::{add, swap};
 use enginetap_ebpf::hist::GAP_BUCKETS;
 use enginetap_ebpf::stream::{Cursor, Ending};
 
-use super::flows::{release, work};
-use super::maps::{EVENTS_LOST, LOST, PROCS, RING, UNPARSED, bump};
+use super::flows::{count_unparsed, release, work};
+use super::maps::{EVENTS_LOST, LOST, PROCS, RING, bump};
 
 const NO_WAKEUP: u64 = 1;
 /// Wakes the reader at once.
@@ -167,7 +167,7 @@ pub unsafe extern "C" fn hand_over(
     }
 }
 
-/// Bytes of a confirmed flow cannot be read.
+/// Bytes of a flow cannot be read: counted now, or when the flow is confirmed.
 ///
 /// # Safety
 /// `f` is live.
@@ -175,12 +175,9 @@ pub unsafe extern "C" fn hand_over(
 pub unsafe fn unparsed(f: *mut Flow, reason: u32) {
     // SAFETY: shared words are changed by atomics.
     unsafe {
-        if (*f).confirmed == 0 {
-            return;
-        }
-        bump(&UNPARSED, reason);
-        if let Some(w) = work((*f).workload) {
-            add(&raw mut (*w).unparsed, 1);
+        swap(&raw mut (*f).unparsed, reason as u64 + 1);
+        if (&raw const (*f).confirmed).read_volatile() != 0 {
+            count_unparsed(f);
         }
     }
 }

@@ -9,7 +9,9 @@ use enginetap_ebpf::abi::listener::{Listener, ListenerKey, Ports};
 use enginetap_ebpf::atomics::{add, cas, swap};
 
 use super::kernel::now;
-use super::maps::{FLOW_NEW, FLOW_SEQ, FLOWS, FLOWS_DROPPED, LISTENERS, PORTS, WORK, bump};
+use super::maps::{
+    FLOW_NEW, FLOW_SEQ, FLOWS, FLOWS_DROPPED, LISTENERS, PORTS, UNPARSED, WORK, bump,
+};
 
 const NO_EXIST: u64 = 1;
 /// Attempts to take a lock after the first one failed.
@@ -189,6 +191,28 @@ pub unsafe fn confirm(f: *mut Flow) {
         swap(&raw mut (*f).confirmed, 1);
         count_connection(f);
         release(f);
+        count_unparsed(f);
+    }
+}
+
+/// Counts what was found unreadable; each finding is taken by one caller only.
+///
+/// # Safety
+/// `f` is live.
+#[inline(always)]
+pub unsafe fn count_unparsed(f: *mut Flow) {
+    // SAFETY: live map values, changed by atomics only.
+    unsafe {
+        if (*f).unparsed == 0 {
+            return;
+        }
+        let reason = swap(&raw mut (*f).unparsed, 0);
+        if reason != 0 {
+            bump(&UNPARSED, reason as u32 - 1);
+            if let Some(w) = work((*f).workload) {
+                add(&raw mut (*w).unparsed, 1);
+            }
+        }
     }
 }
 
