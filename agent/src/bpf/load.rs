@@ -26,6 +26,8 @@ pub struct Loaded {
     pub offsets: Offsets,
     /// The tap's entry.
     pub tap: OwnedFd,
+    /// The tap itself.
+    pub wire: OwnedFd,
     /// What the entry jumps to; emptied by the kernel when this is dropped.
     pub behind: ProgramArray<MapData>,
     /// The control program.
@@ -54,7 +56,7 @@ pub fn load() -> Result<Loaded> {
         .override_global("OFFSETS", &offsets, true)
         .load(OBJECT)
         .context("cannot create the kernel maps: CAP_BPF and, for cgroup-charged memory, room in this cgroup are needed")?;
-    load_filter(&mut ebpf, "wire_tap")?;
+    let wire = load_filter(&mut ebpf, "wire_tap")?;
     let entry = behind(&mut ebpf)?;
     let tap = load_filter(&mut ebpf, "wire_entry")?;
     let control = load_filter(&mut ebpf, "control_order")?;
@@ -74,6 +76,7 @@ pub fn load() -> Result<Loaded> {
         verdicts,
         offsets,
         tap,
+        wire,
         behind: entry,
         control,
     })

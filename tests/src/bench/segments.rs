@@ -68,7 +68,7 @@ struct Bench {
 
 impl Bench {
     fn tap(&self) -> BorrowedFd<'_> {
-        self.loaded.tap.as_fd()
+        self.loaded.wire.as_fd()
     }
 
     fn time(&self, packet: &[u8]) -> f64 {
