@@ -307,6 +307,16 @@ fn namespaces_are_left_when_their_engines_are_gone() {
             .netns(&ns)
             .listen("127.0.0.1:8000")
             .start();
+        let tapped = format!("\"netns\":{}", ns.inum());
+        let entered = poll(SOON, || {
+            agent
+                .get("/targets")
+                .ok()?
+                .text()
+                .contains(&tapped)
+                .then_some(())
+        });
+        assert!(entered.is_some(), "{tapped} was not entered");
         Load::run(Some(&ns), engine.address(), ["-m", "1"]);
         engine.ended(1);
         engine.stop();

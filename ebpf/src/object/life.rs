@@ -6,7 +6,7 @@ use enginetap_ebpf::abi::process::ProcessKey;
 use enginetap_ebpf::abi::record::{Life, kind, life};
 use enginetap_ebpf::atomics::swap;
 
-use super::account::{WAKEUP, emit, submit_flags};
+use super::account::{WAKEUP, emit};
 use super::kernel::{current_process, live_threads, process_of};
 use super::maps::PROCS;
 
@@ -25,14 +25,14 @@ fn tell(what: u32, process: ProcessKey) {
 /// Hook: `sched_process_exec(task, old_pid, bprm)`, since 3.4.
 #[btf_tracepoint(function = "sched_process_exec")]
 pub fn life_exec(_ctx: BtfTracePointContext) -> i32 {
-    // Not urgent: an engine takes longer to listen than the agent to look.
+    // At once: a program in a namespace that is not tapped may listen within milliseconds.
     emit(
         Life {
             kind: kind::LIFE,
             what: life::EXEC,
             process: current_process(),
         },
-        submit_flags(),
+        WAKEUP,
     );
     0
 }
