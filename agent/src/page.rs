@@ -96,6 +96,10 @@ fn counters(ingest: &Ingest, id: WorkloadId, input: &mut WorkloadInput) {
             (CloseReason::Local, w.closed[closer::LOCAL as usize]),
             (CloseReason::Killed, w.closed[closer::KILLED as usize]),
             (
+                CloseReason::PeerTimeout,
+                w.closed[closer::PEER_TIMEOUT as usize],
+            ),
+            (
                 CloseReason::Unobserved,
                 w.closed[closer::UNOBSERVED as usize] + w.closed[closer::NONE as usize],
             ),

@@ -107,6 +107,12 @@ fn a_client_that_leaves_is_an_abort() {
 
 #[test]
 fn a_client_that_leaves_before_the_head_is_a_499() {
+    for with in ["fin", "rst"] {
+        leaves_before_the_head(with);
+    }
+}
+
+fn leaves_before_the_head(with: &str) {
     let mut engine = Engine::start();
     let agent = beside(&engine);
     let script = Script {
@@ -122,7 +128,7 @@ fn a_client_that_leaves_before_the_head_is_a_499() {
             "--abort-before-head-ms",
             "100",
             "--abort-with",
-            "rst",
+            with,
             "--script",
             &script.to_header(),
         ],
@@ -176,19 +182,19 @@ fn requests_of_a_killed_server_are_resets() {
     let _load = Load::start(
         None,
         engine.address(),
-        ["-n", "10", "--script", &script.to_header()],
+        ["-n", "50", "--script", &script.to_header()],
     );
     agent
         .wait_for(SOON, |p| {
-            p.value("enginetap_requests_in_flight", &[]) >= 10.0
+            p.value("enginetap_requests_in_flight", &[]) >= 50.0
         })
         .assert_invariant();
     engine.kill9();
-    let page = settled(&agent, 10);
+    let page = settled(&agent, 50);
     page.assert_value(
         "enginetap_requests_total",
         &[("outcome", "reset"), ("status", "none")],
-        10.0,
+        50.0,
     );
     page.assert_value("enginetap_requests_in_flight", &[], 0.0);
     agent.stop();

@@ -19,6 +19,8 @@ labels! {
         Local => "local",
         /// The server's process died.
         Killed => "killed",
+        /// The client no longer answered.
+        PeerTimeout => "peer_timeout",
         /// It was found gone.
         Unobserved => "unobserved",
     }

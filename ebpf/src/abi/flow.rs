@@ -56,6 +56,15 @@ pub mod state {
     pub const DEAD: u32 = 9;
     /// Waiting for a first line at the start of a segment.
     pub const UNSYNCED: u32 = 10;
+    /// The reply is complete, but the client had closed its side before it had all of it: whether
+    /// it still took the reply or left is told by its acknowledgement or its reset.
+    pub const AWAITING: u32 = 11;
+
+    /// Whether the status line of the current message is known in this state.
+    #[inline(always)]
+    pub const fn has_head(state: u32) -> bool {
+        (state >= HEADERS && state <= UNTIL_CLOSE) || state == AWAITING
+    }
 }
 
 /// Flags of a direction.
@@ -92,6 +101,9 @@ pub mod dir_flag {
     /// The current event is a ping.
     pub const EVENT_PING: u32 = 1 << 14;
 
+    /// The reply began after the client had closed its side.
+    pub const AFTER_FIN: u32 = 1 << 15;
+
     /// Flags that belong to one message and are cleared when the next begins.
     pub const PER_MESSAGE: u32 = LONG_LINE
         | LENGTH
@@ -104,7 +116,8 @@ pub mod dir_flag {
         | GAP
         | PIECE_LOST
         | TOLD
-        | LINE_UNKNOWN;
+        | LINE_UNKNOWN
+        | AFTER_FIN;
 }
 
 /// One direction of a flow.
@@ -228,8 +241,10 @@ pub mod closer {
     pub const KILLED: u64 = 4;
     /// Not known: the socket was gone when it was looked for.
     pub const UNOBSERVED: u64 = 5;
+    /// The client no longer answered.
+    pub const PEER_TIMEOUT: u64 = 6;
     /// Number of values.
-    pub const COUNT: usize = 6;
+    pub const COUNT: usize = 7;
 }
 
 /// Flags of a flow.
@@ -277,6 +292,8 @@ pub struct Flow {
     pub counted: u64,
     /// Why its bytes could not be read, plus 1, found before it was confirmed; 0 = nothing found.
     pub unparsed: u64,
+    /// When the reply that is [`state::AWAITING`] was complete.
+    pub awaiting_ns: u64,
     /// Workload of its listener; 0 = none yet.
     pub workload: u32,
     /// See [`flow_flag`].
@@ -287,8 +304,12 @@ pub struct Flow {
     pub ended: u32,
     /// Requests up to this number can no longer be matched with a reply.
     pub lost_upto: u32,
-    /// Explicit padding.
-    pub pad: u32,
+    /// Sequence number behind the reply that is [`state::AWAITING`].
+    pub awaiting_seq: u32,
+    /// Bytes behind that reply in its last segment.
+    pub awaiting_excess: u32,
+    /// Request segments that are held behind a hole, one bit each.
+    pub ahead: u32,
     /// Length of the current bank.
     pub tail_len: u32,
     /// Length of the other bank.
@@ -304,5 +325,5 @@ pub struct Flow {
 }
 pod!(
     Flow,
-    2 * TAIL_BANK + 40 + 13 * 8 + 10 * 4 + PIPELINE * 40 + 56 + 4 * GAP_BUCKETS + 2 * 168
+    2 * TAIL_BANK + 40 + 14 * 8 + 12 * 4 + PIPELINE * 40 + 56 + 4 * GAP_BUCKETS + 2 * 168
 );

@@ -140,7 +140,15 @@ pub unsafe extern "C" fn hand_over(
             (*head).flags = flags;
             (*head).pad = 0;
             let data = p.add(core::mem::size_of::<Piece>()) as *mut c_void;
-            let read = if small {
+            let held = (*c).held;
+            let from = (*c).held_at(off, len) as *const c_void;
+            let read = if held != 0 && from.is_null() {
+                -1
+            } else if held != 0 && small {
+                bpf_probe_read_kernel(data, bounded::<{ PIECE_SMALL as u32 }>(len), from)
+            } else if held != 0 {
+                bpf_probe_read_kernel(data, bounded::<{ PIECE_LARGE as u32 }>(len), from)
+            } else if small {
                 bpf_skb_load_bytes(
                     skb as *const c_void,
                     off,
@@ -255,7 +263,7 @@ unsafe fn outcome_of(f: *const Flow, ending: u32, status: u32) -> u32 {
             return outcome::UNOBSERVED;
         }
         match (*f).closer {
-            closer::PEER_FIN | closer::PEER_RST => outcome::ABORT,
+            closer::PEER_FIN | closer::PEER_RST | closer::PEER_TIMEOUT => outcome::ABORT,
             closer::LOCAL | closer::KILLED => outcome::RESET,
             _ => outcome::UNOBSERVED,
         }
@@ -288,10 +296,16 @@ pub unsafe extern "C" fn end_request(
         let progress = ending == Ending::Progress as u32;
         let d = &raw mut (*f).replies;
         let rep = &raw mut (*f).reply;
-        let head =
-            (*d).state >= state::HEADERS && (*d).state <= state::UNTIL_CLOSE && (*d).code >= 101;
-        let status = if head { (*d).code } else { 0 };
+        let mut status = if state::has_head((*d).state) && (*d).code >= 101 {
+            (*d).code
+        } else {
+            0
+        };
         let outcome = outcome_of(f, ending, status);
+        if outcome == outcome::ABORT && (*d).flags & dir_flag::AFTER_FIN != 0 {
+            // It was sent to nobody.
+            status = 0;
+        }
         let by_agent = (*r).flags & request_flag::BY_AGENT != 0;
         let key = owner(f);
         let events = (*rep).events.wrapping_sub((*rep).events_reported);

@@ -12,6 +12,7 @@ use enginetap_ebpf::atomics::{add, cas, swap};
 use enginetap_ebpf::stream::{Ending, Env, end_all};
 
 use super::account::{self, flush_bytes, owner};
+use super::ahead::forget_ahead;
 use super::flows::{Birth, confirm, create, is, lock, unlock, work};
 use super::kernel::now;
 use super::maps::{FLOWS, FLOWS_DROPPED, PROCS, bump};
@@ -151,6 +152,7 @@ fn drop_flow(key: &FlowKey, o: &Order) -> i64 {
             return answer::NOTHING;
         }
         bump(&FLOWS_DROPPED, dropped::NOT_LOCAL);
+        forget_ahead(f);
         let _ = FLOWS.remove(key);
     }
     answer::DONE
@@ -184,6 +186,7 @@ unsafe fn forget(f: *mut Flow, key: &FlowKey) {
     unsafe {
         flush_bytes(f, false);
         flush_bytes(f, true);
+        forget_ahead(f);
         if (*f).counted != 0
             && let Some(w) = work((*f).workload)
         {

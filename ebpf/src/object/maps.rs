@@ -9,6 +9,8 @@ use enginetap_ebpf::abi::offsets::Offsets;
 use enginetap_ebpf::abi::process::{Process, ProcessKey};
 use enginetap_ebpf::stream::Cursor;
 
+use super::ahead::{Ahead, AheadKey};
+
 const NO_PREALLOC: u32 = 1;
 
 /// Kernel offsets, set by the agent before the object is loaded.
@@ -75,6 +77,14 @@ pub static UNPARSED: PerCpuArray<u64> = PerCpuArray::with_max_entries(16, 0);
 /// The tap's cursor. Bottom halves are off in a tap, so one per CPU is enough.
 #[map]
 pub static WIRE_TMP: PerCpuArray<Cursor> = PerCpuArray::with_max_entries(1, 0);
+
+/// Request segments held behind a hole. Written by the tap under the request direction's lock.
+#[map]
+pub static AHEAD: HashMap<AheadKey, Ahead> = HashMap::with_max_entries(2048, NO_PREALLOC);
+
+/// Where such a segment is put together.
+#[map]
+pub static AHEAD_TMP: PerCpuArray<Ahead> = PerCpuArray::with_max_entries(1, 0);
 
 /// Adds one to a counter of this CPU.
 ///

@@ -1,11 +1,14 @@
 //! Hooks and maps of the object.
 
 mod account;
+mod ahead;
 mod control;
 mod flows;
 mod kernel;
 mod life;
+mod machine;
 mod maps;
 mod owner;
 mod packet;
+mod take;
 mod wire;

@@ -33,6 +33,8 @@ const AF_INET6: u16 = 10;
 const MSG_PEEK: i32 = 2;
 const ECONNRESET: i32 = 104;
 const EPIPE: i32 = 32;
+const ETIMEDOUT: i32 = 110;
+const EHOSTUNREACH: i32 = 113;
 const NO_EXIST: u64 = 1;
 
 /// Hook: `inet_sock_set_state(sk, oldstate, newstate)`, since 4.16.
@@ -204,6 +206,8 @@ fn closed(sk: *const u8, key: &FlowKey) {
     unsafe {
         let who = if err == ECONNRESET || err == EPIPE {
             closer::PEER_RST
+        } else if err == ETIMEDOUT || err == EHOSTUNREACH {
+            closer::PEER_TIMEOUT
         } else {
             let p = PROCS.get_ptr(owner(f));
             if p.is_some_and(|p| (*p).exited != 0) {
@@ -212,8 +216,14 @@ fn closed(sk: *const u8, key: &FlowKey) {
                 closer::LOCAL
             }
         };
-        if !cas(&raw mut (*f).closer, closer::NONE, who) && who == closer::KILLED {
-            cas(&raw mut (*f).closer, closer::LOCAL, who);
+        if !cas(&raw mut (*f).closer, closer::NONE, who) {
+            if who == closer::KILLED {
+                cas(&raw mut (*f).closer, closer::LOCAL, who);
+            } else if who != closer::LOCAL
+                && (&raw const (*f).replies.state).read_volatile() == state::AWAITING
+            {
+                cas(&raw mut (*f).closer, closer::PEER_FIN, who);
+            }
         }
         swap(&raw mut (*f).closed, now());
         let quiet = (*f).started == (*f).ended

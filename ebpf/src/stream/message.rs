@@ -1,12 +1,13 @@
 //! Messages of a direction: where each begins, how long its body is, where it ends; and what
 //! becomes of requests whose bytes were missed.
 
+use super::ending::{complete, complete_now, judge, left};
 use super::http1::{first4, method, method_of, status_of};
 use super::line::{Line, byte, line_step};
 use super::once::{line_chunk_size, line_header, reply_reset};
 use super::{
-    BODY_CAPTURE, Cursor, Ending, Env, HEAD_CAPTURE, HEAD_MAX, STREAM_CAPTURE, STREAM_EVENTS,
-    TAIL_PIECES, sse,
+    BODY_CAPTURE, Cursor, Env, HEAD_CAPTURE, HEAD_MAX, STREAM_CAPTURE, STREAM_EVENTS, TAIL_PIECES,
+    sse,
 };
 use crate::abi::counters::unparsed;
 use crate::abi::flow::{Dir, Flow, PIPELINE, Request, dir_flag as flag, request_flag, state};
@@ -39,6 +40,9 @@ pub unsafe fn step<E: Env, const REPLY: bool>(e: &mut E, f: *mut Flow, c: *mut C
         let end = (*c).end;
         if pos >= end {
             return false;
+        }
+        if REPLY && (*d).state == state::AWAITING {
+            judge(e, f);
         }
         match (*d).state {
             state::DEAD | state::UNSYNCED => {
@@ -110,6 +114,9 @@ unsafe fn begin<E: Env, const REPLY: bool>(
         (*c).captured_to = (*c).pos;
         if REPLY {
             reply_reset(&raw mut (*f).reply, (*c).now);
+            if left(f) {
+                (*d).flags |= flag::AFTER_FIN;
+            }
         } else {
             (&raw mut (*f).read_ns).write_volatile(0);
         }
@@ -474,7 +481,7 @@ unsafe fn head_done<E: Env, const REPLY: bool>(
         let asked = (*r).flags;
         let tunnel = status == 101 || (asked & request_flag::CONNECT != 0 && status < 300);
         if tunnel {
-            complete::<E, REPLY>(e, f, d, c);
+            complete_now(e, f, d, c);
             dead(e, f, d, unparsed::UPGRADED);
             (&raw mut (*f).requests.state).write_volatile(state::DEAD);
             return;
@@ -515,64 +522,6 @@ unsafe fn body_begins<E: Env, const REPLY: bool>(
     }
 }
 
-/// The message is over.
-#[inline(always)]
-unsafe fn complete<E: Env, const REPLY: bool>(
-    e: &mut E,
-    f: *mut Flow,
-    d: *mut Dir,
-    c: *mut Cursor,
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if REPLY {
-            end_one(e, f, Ending::Complete, (*c).now, (*c).end - (*c).pos);
-        }
-        (*d).state = state::IDLE;
-        (*d).line_len = 0;
-    }
-}
-
-/// Ends the oldest open request.
-#[inline(always)]
-unsafe fn end_one<E: Env>(e: &mut E, f: *mut Flow, ending: Ending, now: u64, excess: u32) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let number = (*f).ended.wrapping_add(1);
-        e.ended(f, number & SLOT, ending, now, excess);
-        core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
-        (&raw mut (*f).ended).write_volatile(number);
-        reply_reset(&raw mut (*f).reply, 0);
-        (*f).replies.message_bytes = 0;
-        (*f).replies.code = 0;
-    }
-}
-
-/// Ends every open request up to `upto` (all when `u32::MAX`).
-///
-/// # Safety
-/// `f` is live; the reply direction's lock is held, and the request direction's too unless only
-/// requests up to `lost_upto` are ended.
-#[inline(always)]
-pub unsafe fn end_all<E: Env>(e: &mut E, f: *mut Flow, ending: Ending, upto: u32, now: u64) {
-    let mut i = 0;
-    while i < PIPELINE {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let ended = (*f).ended;
-            let open = (*f).started.wrapping_sub(ended);
-            if open == 0
-                || open > PIPELINE as u32
-                || (upto != u32::MAX && upto.wrapping_sub(ended) as i32 <= 0)
-            {
-                return;
-            }
-            end_one(e, f, ending, now, 0);
-        }
-        i += 1;
-    }
-}
-
 #[inline(always)]
 unsafe fn gap_in<E: Env, const REPLY: bool>(
     e: &mut E,
@@ -583,6 +532,9 @@ unsafe fn gap_in<E: Env, const REPLY: bool>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
+        if REPLY && (*d).state == state::AWAITING {
+            judge(e, f);
+        }
         let st = (*d).state;
         if st == state::DEAD {
             return;

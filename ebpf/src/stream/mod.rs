@@ -7,6 +7,7 @@
 //! plain loop. All state lives in the [`Flow`]; nothing is kept between calls elsewhere but the
 //! [`Cursor`]. Prompts and fixed-length bodies are hopped over, never read.
 
+mod ending;
 mod http1;
 mod line;
 mod message;
@@ -15,7 +16,8 @@ mod sse;
 #[cfg(test)]
 mod tests;
 
-pub use message::{end_all, gap, step};
+pub use ending::{acknowledged, end_all, server_fin};
+pub use message::{gap, step};
 
 use crate::abi::flow::Flow;
 
@@ -36,6 +38,9 @@ pub const PROGRESS_NS: u64 = 5_000_000_000;
 /// Bytes that one step over an event stream looks at.
 pub const WINDOW: usize = 128;
 
+/// Bytes that are held at most of the start of a segment, and of its end.
+pub const HELD_PART: u32 = 1024;
+
 /// Where the machine is in a packet.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +55,16 @@ pub struct Cursor {
     pub end: u32,
     /// Bytes before this offset have been handed over.
     pub captured_to: u32,
+    /// Looks at held segments since one was taken.
+    pub idle_turns: u32,
+    /// Address of the held segment that is being read instead of the packet; 0 = none.
+    pub held: u64,
+    /// Bytes of it.
+    pub held_len: u32,
+    /// How many of its first bytes are held.
+    pub held_first: u32,
+    /// How many of its last bytes are held besides.
+    pub held_last: u32,
     /// Explicit padding.
     pub pad: u32,
     /// Bytes of the event stream being looked at.
@@ -57,6 +72,23 @@ pub struct Cursor {
 }
 
 impl Cursor {
+    /// Where `len` bytes at `off` of the held segment lie; 0 when they were not held.
+    #[inline(always)]
+    pub fn held_at(&self, off: u32, len: u32) -> u64 {
+        let (first, last, all) = (self.held_first, self.held_last, self.held_len);
+        let end = off.wrapping_add(len);
+        if self.held == 0 || end > all {
+            return 0;
+        }
+        if end <= first || first + last == all {
+            return self.held + off as u64;
+        }
+        if off >= all - last {
+            return self.held + HELD_PART as u64 + (off - (all - last)) as u64;
+        }
+        0
+    }
+
     /// Where the next step has to stop, so that pieces follow each other without a hole.
     #[inline(always)]
     fn stop(&self) -> u32 {

@@ -8,6 +8,7 @@ mod gaps;
 mod heads;
 mod holes;
 mod hostile;
+mod left;
 mod noise;
 mod pieces;
 mod pipeline;

@@ -1,9 +1,9 @@
 //! Drives the machine as `object::wire::take` does, with packets in memory, and keeps what it says.
 
-use crate::abi::flow::{Dir, Flow, dir_flag, request_flag, state};
+use crate::abi::flow::{Dir, Flow, closer, dir_flag, request_flag, state};
 use crate::abi::record::piece_flag;
 use crate::hist::GAP_BUCKETS;
-use crate::stream::{Cursor, Ending, Env, WINDOW, end_all, gap, step};
+use crate::stream::{Cursor, Ending, Env, WINDOW, acknowledged, end_all, gap, server_fin, step};
 
 /// Bytes before the payload: the machine has no business there.
 const FRONT: u32 = 54;
@@ -204,7 +204,7 @@ impl Env for Wire {
         // SAFETY: as above.
         let f = unsafe { &*flow };
         let (r, d, reply) = (f.open[slot as usize], f.replies, f.reply);
-        let head = (state::HEADERS..=state::UNTIL_CLOSE).contains(&d.state) && d.code >= 101;
+        let head = state::has_head(d.state) && d.code >= 101;
         let ended = Ended {
             number: r.number,
             ending,
@@ -257,6 +257,11 @@ impl Tap {
             pos: 0,
             end: 0,
             captured_to: 0,
+            idle_turns: 0,
+            held: 0,
+            held_len: 0,
+            held_first: 0,
+            held_last: 0,
             pad: 0,
             window: [u64::MAX; WINDOW / 8],
         };
@@ -305,6 +310,10 @@ impl Tap {
     fn segment<const REPLY: bool>(&mut self, bytes: &[u8], now: u64) {
         if bytes.is_empty() {
             return;
+        }
+        if REPLY {
+            let next = &mut self.flow.replies.next_seq;
+            *next = next.wrapping_add(bytes.len() as u32);
         }
         let w = &mut self.wire;
         w.packet.clear();
@@ -387,18 +396,32 @@ impl Tap {
 
     /// The server ends its stream first, in order.
     pub fn fin(&mut self, now: u64) {
-        if self.flow.started == self.flow.ended {
-            return;
-        }
-        if self.flow.replies.state == state::UNTIL_CLOSE {
-            let upto = self.flow.ended.wrapping_add(1);
-            self.end(Ending::Complete, upto, now);
-        } else {
-            self.end(Ending::Closed, u32::MAX, now);
-        }
-        if self.flow.replies.state != state::DEAD {
-            self.flow.replies.state = state::IDLE;
-        }
+        self.server_fin(true, now);
+    }
+
+    /// The server ends its stream, in order.
+    pub fn server_fin(&mut self, first: bool, now: u64) {
+        let f = &raw mut *self.flow;
+        // SAFETY: as above.
+        unsafe { server_fin(&mut self.wire, f, first, now) };
+    }
+
+    /// The client closes its side, in order.
+    pub fn client_fin(&mut self) {
+        self.flow.requests.flags |= dir_flag::FIN;
+        self.flow.closer = closer::PEER_FIN;
+    }
+
+    /// The client acknowledges all that the server sent.
+    pub fn client_acks(&mut self) {
+        self.client_acks_upto(self.flow.replies.next_seq);
+    }
+
+    /// The client acknowledges what the server sent up to `ack`.
+    pub fn client_acks_upto(&mut self, ack: u32) {
+        let f = &raw mut *self.flow;
+        // SAFETY: as above.
+        unsafe { acknowledged(&mut self.wire, f, ack) };
     }
 
     /// When the last segment passed.
