@@ -21,6 +21,12 @@ pub fn agent_for(port: u16) -> Agent {
         .start()
 }
 
+/// A port for engines in namespaces of their own. Rules match ports of every namespace of the node,
+/// so it differs from run to run: another run beside this one is not to be counted here.
+pub fn port() -> u16 {
+    20_000 + (std::process::id() % 12_000) as u16
+}
+
 /// Port 0 is chosen by the engine, so the engine comes first here.
 pub fn beside(engine: &Engine) -> Agent {
     agent_for(engine.address().port())

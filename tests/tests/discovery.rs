@@ -5,7 +5,7 @@ use std::time::Duration;
 use enginetap_tests::clock;
 use enginetap_tests::event::Outcome;
 use enginetap_tests::guard::{Agent, Engine, Load, NetNs, Veth, VethEnd, poll};
-use enginetap_tests::scene::{SOON, agent_for, assert_counts, beside, only, settled};
+use enginetap_tests::scene::{SOON, agent_for, assert_counts, beside, only, port, settled};
 use enginetap_tests::script::Script;
 
 fn fast() -> String {
@@ -37,11 +37,11 @@ fn an_engine_that_starts_after_the_agent_is_watched_from_its_first_request() {
 
 #[test]
 fn an_engine_in_a_new_namespace_is_watched_from_its_first_request() {
-    let agent = agent_for(8000);
+    let agent = agent_for(port());
     let ns = NetNs::new();
     let mut engine = Engine::builder()
         .netns(&ns)
-        .listen("127.0.0.1:8000")
+        .listen(&format!("127.0.0.1:{}", port()))
         .start();
     Load::run(
         Some(&ns),
@@ -208,12 +208,12 @@ fn a_device_that_comes_later_is_tapped() {
     let (server, client) = (NetNs::new(), NetNs::new());
     let mut engine = Engine::builder()
         .netns(&server)
-        .listen("0.0.0.0:8000")
+        .listen(&format!("0.0.0.0:{}", port()))
         .start();
-    let agent = agent_for(8000);
+    let agent = agent_for(port());
     Load::run(
         Some(&server),
-        "127.0.0.1:8000".parse().unwrap(),
+        format!("127.0.0.1:{}", port()).parse().unwrap(),
         ["-m", "2"],
     );
     settled(&agent, 2);
@@ -237,7 +237,7 @@ fn a_device_that_comes_later_is_tapped() {
     std::thread::sleep(Duration::from_secs(2));
     Load::run(
         Some(&client),
-        "10.79.0.1:8000".parse().unwrap(),
+        format!("10.79.0.1:{}", port()).parse().unwrap(),
         ["-m", "5"],
     );
     let truth = engine.ended(7);

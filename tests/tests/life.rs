@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use enginetap_tests::guard::{Agent, Engine, Load, NetNs, locate, poll};
-use enginetap_tests::scene::{SOON, agent_for, beside, settled};
+use enginetap_tests::scene::{SOON, agent_for, beside, port, settled};
 use enginetap_tests::script::Script;
 
 fn run(program: &str, args: &[&str]) -> String {
@@ -293,7 +293,7 @@ fn ps_and_doctor_say_what_is_watched_and_what_works() {
 
 #[test]
 fn namespaces_are_left_when_their_engines_are_gone() {
-    let mut agent = agent_for(8000);
+    let mut agent = agent_for(port());
     let pid = agent.child().pid();
     let descriptors = || {
         std::fs::read_dir(format!("/proc/{pid}/fd"))
@@ -305,7 +305,7 @@ fn namespaces_are_left_when_their_engines_are_gone() {
         let ns = NetNs::new();
         let mut engine = Engine::builder()
             .netns(&ns)
-            .listen("127.0.0.1:8000")
+            .listen(&format!("127.0.0.1:{}", port()))
             .start();
         let tapped = format!("\"netns\":{}", ns.inum());
         let entered = poll(SOON, || {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use enginetap_tests::event::Outcome;
 use enginetap_tests::guard::{Agent, Bridge, Engine, Load, NetNs, Veth, VethEnd};
-use enginetap_tests::scene::{SOON, agent_for, assert_counts, assert_streams, beside, settled};
+use enginetap_tests::scene::{
+    SOON, agent_for, assert_counts, assert_streams, beside, port, settled,
+};
 use enginetap_tests::script::Script;
 
 fn streams(events: usize, gap_ms: f64) -> String {
@@ -23,10 +25,10 @@ fn a_sender_that_hops_cpus_is_never_contended_and_exact() {
     ns.sh("echo 3 > /sys/class/net/lo/queues/rx-0/rps_cpus");
     let mut engine = Engine::builder()
         .netns(&ns)
-        .listen("127.0.0.1:8000")
+        .listen(&format!("127.0.0.1:{}", port()))
         .args(["--cpu-hop"])
         .start();
-    let agent = agent_for(8000);
+    let agent = agent_for(port());
     let sum = Load::run(
         Some(&ns),
         engine.address(),
@@ -66,27 +68,30 @@ fn redirected_traffic_is_counted_once() {
         },
         1500,
     );
-    // As a sidecar does it: what comes for port 8000 is taken to 15006.
-    server.sh("iptables -t nat -A PREROUTING -p tcp --dport 8000 -j REDIRECT --to-ports 15006");
+    // As a sidecar does it: what comes for the port is taken to 15006.
+    server.sh(&format!(
+        "iptables -t nat -A PREROUTING -p tcp --dport {} -j REDIRECT --to-ports 15006",
+        port()
+    ));
     let mut sidecar = Engine::builder()
         .netns(&server)
         .listen("0.0.0.0:15006")
         .start();
     let mut engine = Engine::builder()
         .netns(&server)
-        .listen("0.0.0.0:8000")
+        .listen(&format!("0.0.0.0:{}", port()))
         .start();
-    let agent = agent_for(8000);
+    let agent = agent_for(port());
     let outside = Load::run(
         Some(&client),
-        "10.77.0.1:8000".parse().unwrap(),
+        format!("10.77.0.1:{}", port()).parse().unwrap(),
         ["-m", "4"],
     );
     assert_eq!(outside.outcome(Outcome::Success), 4);
     assert_eq!(sidecar.ended(4).count(), 4, "the redirect took them");
     Load::run(
         Some(&server),
-        "127.0.0.1:8000".parse().unwrap(),
+        format!("127.0.0.1:{}", port()).parse().unwrap(),
         ["-m", "3"],
     );
     let truth = engine.ended(3);
@@ -104,15 +109,15 @@ fn the_same_address_in_two_namespaces_is_two_engines() {
     let (one, two) = (NetNs::new(), NetNs::new());
     let mut first = Engine::builder()
         .netns(&one)
-        .listen("127.0.0.1:8000")
+        .listen(&format!("127.0.0.1:{}", port()))
         .exe_name("engine-one")
         .start();
     let mut second = Engine::builder()
         .netns(&two)
-        .listen("127.0.0.1:8000")
+        .listen(&format!("127.0.0.1:{}", port()))
         .exe_name("engine-two")
         .start();
-    let agent = agent_for(8000);
+    let agent = agent_for(port());
     Load::run(Some(&one), first.address(), ["-n", "2", "-m", "3"]);
     Load::run(Some(&two), second.address(), ["-n", "5", "-m", "1"]);
     assert_eq!((first.ended(6).count(), second.ended(5).count()), (6, 5));
@@ -238,10 +243,10 @@ fn many_streams_of_pre_forked_workers_over_ipv6_are_exact_twice() {
     );
     let mut engine = Engine::builder()
         .netns(&server)
-        .listen("[fd98::1]:8000")
+        .listen(&format!("[fd98::1]:{}", port()))
         .workers(4)
         .start();
-    let agent = agent_for(8000);
+    let agent = agent_for(port());
     let sum = Load::run(
         Some(&client),
         engine.address(),
