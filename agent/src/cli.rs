@@ -19,7 +19,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Watches the engines on this node and serves their metrics.
-    Run(RunFlags),
+    Run(Box<RunFlags>),
     /// Shows what a running agent watches, why, and how it is covered.
     Ps(PsFlags),
     /// Says what works on this machine and what is off because of what.
@@ -56,6 +56,9 @@ pub struct RunFlags {
     /// One more bucket edge, like ttft=0.8; of head, ttft, tpot, duration, unfinished, tokens, body. Repeatable.
     #[arg(long, value_name = "FAMILY=VALUE")]
     pub bucket_edge: Vec<String>,
+    /// Seconds for which the series of a workload stay after its last process, listener and connection are gone [default: 300].
+    #[arg(long, value_name = "SECONDS")]
+    pub workload_grace: Option<u64>,
     /// Where the host's /proc is mounted [default: /proc].
     #[arg(long, value_name = "DIR")]
     pub proc_root: Option<PathBuf>,
@@ -82,6 +85,7 @@ impl RunFlags {
             series_budget: self.series_budget,
             models_per_workload: self.models_per_workload,
             bucket_edge: list(&self.bucket_edge),
+            workload_grace: self.workload_grace,
             proc_root: self.proc_root.clone(),
         }
     }

@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow, ensure};
 use serde::Deserialize;
@@ -34,6 +35,8 @@ pub struct FileConfig {
     pub models_per_workload: Option<u32>,
     /// More bucket edges: `FAMILY=SECONDS`.
     pub bucket_edge: Option<Vec<String>>,
+    /// Seconds for which the series of a workload outlive it.
+    pub workload_grace: Option<u64>,
     /// Where `/proc` of the host is.
     pub proc_root: Option<PathBuf>,
 }
@@ -134,6 +137,8 @@ pub struct Settings {
     pub models_per_workload: usize,
     /// More bucket edges.
     pub bucket_edges: Vec<BucketEdge>,
+    /// How long the series of a workload outlive it.
+    pub workload_grace: Duration,
     /// Where `/proc` of the host is.
     pub proc_root: PathBuf,
 }
@@ -148,6 +153,7 @@ impl Default for Settings {
             series_budget: 200_000,
             models_per_workload: 64,
             bucket_edges: Vec::new(),
+            workload_grace: Duration::from_secs(300),
             proc_root: PathBuf::from("/proc"),
         }
     }
@@ -184,6 +190,9 @@ impl Settings {
         }
         set_all(&mut self.bucket_edges, said.bucket_edge, edge)
             .with_context(|| wrong("bucket-edge"))?;
+        if let Some(seconds) = said.workload_grace {
+            self.workload_grace = Duration::from_secs(seconds);
+        }
         if let Some(root) = said.proc_root {
             self.proc_root = root;
         }

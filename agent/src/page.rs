@@ -73,6 +73,10 @@ pub fn collect(ingest: &mut Ingest, inventory: &Inventory) -> (Snapshot, PageInp
         }
     }
     let snapshot = ingest.store.snapshot();
+    // One that was registered since the inventory was copied has counters as well.
+    for id in snapshot.workloads.keys() {
+        workloads.entry(*id).or_default();
+    }
     for (id, input) in &mut workloads {
         counters(ingest, *id, input);
     }

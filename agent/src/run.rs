@@ -23,6 +23,7 @@ use crate::probes::{State, Verdict};
 use crate::sample::{self, Sample};
 use crate::serve;
 use crate::watch::inventory::Inventory;
+use crate::watch::recent::identify;
 use crate::watch::{Parts, Watcher, hold};
 
 /// Longest time between two looks into the ring.
@@ -71,6 +72,8 @@ impl Agent {
         let map_bytes = tables.memory();
         let store = Store::new(store_config(&settings));
         let (tell, news) = mpsc::channel();
+        let (on, heard) = mpsc::channel();
+        let root = settings.proc_root.clone();
         let ring_fd = ring.fd();
         let ingest = Arc::new(Mutex::new(Ingest::new(
             ring,
@@ -88,7 +91,7 @@ impl Agent {
             inventory: inventory.clone(),
             program: tap,
             flows,
-            news,
+            news: heard,
             tell,
             owner_works: works("owner_recv") || works("owner_recvmsg"),
         });
@@ -98,6 +101,13 @@ impl Agent {
             std::thread::Builder::new()
                 .name("ring".into())
                 .spawn(move || read_ring(ring_fd, &i, &s))
+                .context("cannot start a thread")?,
+        );
+        let s = stop.clone();
+        threads.push(
+            std::thread::Builder::new()
+                .name("identify".into())
+                .spawn(move || identify(&root, &news, &on, &s))
                 .context("cannot start a thread")?,
         );
         let s = stop.clone();

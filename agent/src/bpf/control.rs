@@ -5,10 +5,20 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use anyhow::{Result, bail};
 use enginetap_ebpf::abi::control::{Order, Sent, answer, order};
 use enginetap_ebpf::abi::flow::FlowKey;
+use enginetap_ebpf::abi::listener::ListenerKey;
 
 const BPF_PROG_TEST_RUN: libc::c_long = 10;
 /// An Ethernet header with a protocol of no meaning; the kernel wants one before the payload.
 const ETHERNET: [u8; 14] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x88, 0xb5];
+
+/// The key of orders that are about no flow.
+const NO_FLOW: FlowKey = FlowKey {
+    netns: 0,
+    server_port: 0,
+    client_port: 0,
+    server: [0; 4],
+    client: [0; 4],
+};
 
 /// The fields of `union bpf_attr` for a test run.
 #[repr(C)]
@@ -57,6 +67,29 @@ impl Control {
     /// Forgets a flow that was never confirmed.
     pub fn drop_unconfirmed(&self, key: &FlowKey, flow: u64) -> Result<bool> {
         Ok(self.give(order::DROP, 0, flow, key)? == answer::DONE)
+    }
+
+    /// Makes a port worth a look: each connection to it, or only inference requests.
+    pub fn look(&self, port: u16, watched: bool) -> Result<()> {
+        self.give(order::LOOK, port.into(), watched.into(), &NO_FLOW)?;
+        Ok(())
+    }
+
+    /// Leaves ports of a cell alone again.
+    pub fn leave(&self, cell: u32, bits: u64) -> Result<()> {
+        self.give(order::LEAVE, cell, bits, &NO_FLOW)?;
+        Ok(())
+    }
+
+    /// Forgets a listener that began at `upto` or before. False when a newer one is there.
+    pub fn unlisten(&self, listener: &ListenerKey, upto: u64) -> Result<bool> {
+        let key = FlowKey {
+            netns: listener.netns,
+            server_port: listener.port,
+            server: listener.addr,
+            ..NO_FLOW
+        };
+        Ok(self.give(order::UNLISTEN, 0, upto, &key)? != answer::BUSY)
     }
 
     fn give(&self, what: u32, argument: u32, flow: u64, key: &FlowKey) -> Result<i64> {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, IterableMap, MapData, MapError, PerCpuArray};
+use aya::maps::{Array, HashMap, IterableMap, MapData, PerCpuArray};
 use enginetap_ebpf::abi::counters::{LOST_CELLS, STATUS_CLASSES, STREAMING, Workload, outcome};
 use enginetap_ebpf::abi::flow::{Flow, FlowKey};
 use enginetap_ebpf::abi::listener::{Listener, ListenerKey, Ports};
@@ -84,17 +84,6 @@ impl Tables {
         Ok(self.listeners.insert(key, value, 0)?)
     }
 
-    /// Forgets a listener.
-    pub fn remove_listener(&mut self, key: &ListenerKey) -> Result<()> {
-        match self.listeners.remove(key) {
-            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
-            Err(MapError::SyscallError(e)) if e.io_error.raw_os_error() == Some(libc::ENOENT) => {
-                Ok(())
-            }
-            Err(e) => Err(e.into()),
-        }
-    }
-
     /// Every listener the kernel programs know.
     pub fn listeners(&self) -> Vec<(ListenerKey, Listener)> {
         self.listeners.iter().filter_map(Result::ok).collect()
@@ -105,14 +94,21 @@ impl Tables {
         Ok(self.ports.get(&cell, 0)?)
     }
 
-    /// Writes a cell of the port table.
-    pub fn set_ports(&mut self, cell: u32, value: Ports) -> Result<()> {
-        Ok(self.ports.set(cell, value, 0)?)
-    }
-
     /// Counters of a workload.
     pub fn workload(&self, id: u32) -> Result<Workload> {
         Ok(self.work.get(&id, 0)?)
+    }
+
+    /// Sets all that the kernel counted for a workload to 0, before its number is given to another.
+    pub fn clear_workload(&mut self, id: u32) -> Result<()> {
+        self.work.set(id, Workload::default(), 0)?;
+        let per = outcome::COUNT * STATUS_CLASSES * STREAMING;
+        for cell in id * per..(id + 1) * per {
+            if self.lost.get(&cell, 0)? != 0 {
+                self.lost.set(cell, 0, 0)?;
+            }
+        }
+        Ok(())
     }
 
     /// Requests of a workload whose end record was lost: outcome, status class, streaming, total.

@@ -28,6 +28,14 @@ impl Ingest {
             .unwrap_or_else(|| Entry::new(r.key, r.workload, end.start_ns));
         entry.confirmed = true;
         entry.start_ns = end.start_ns;
+        if r.workload == 0
+            && entry.workload == 0
+            && let Some(workload) = self.reached(&entry.key)
+        {
+            entry.workload = workload.0;
+            entry.reclassify(self.engine_of(workload.0));
+            super::catch_up(&mut self.store, &mut entry);
+        }
         if r.workload == 0 && entry.workload == 0 {
             let answers = end.status / 100 == 2;
             entry.read_head(crate::vocab::Engine::OpenAi);

@@ -6,12 +6,12 @@ mod end;
 mod entry;
 mod parked;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use enginetap_ebpf::abi::flow::{FlowKey, closer};
-use enginetap_ebpf::abi::listener::ListenerKey;
+use enginetap_ebpf::abi::listener::{Listener, ListenerKey, mode};
 use enginetap_ebpf::abi::record::{End, FlowClosed, Life, Listen, Piece, piece_flag};
 
 use crate::bpf::control::Control;
@@ -42,6 +42,8 @@ pub enum News {
     Listen(Listen),
     /// A process did something.
     Life(Life),
+    /// Everything sent before it has been heard.
+    Mark,
     /// A scan of the node is done.
     Scanned(anyhow::Result<Box<crate::targets::scan::ScanResult>>),
     /// A listener that is not watched answered an inference route.
@@ -75,6 +77,8 @@ pub struct Ingest {
     entries: HashMap<(u64, u32), Entry>,
     known: HashMap<u32, Known>,
     parked: Parked,
+    /// Listeners of watched workloads.
+    listeners: HashMap<ListenerKey, WorkloadId>,
     closing: VecDeque<(u64, FlowKey, u64)>,
     news: Sender<News>,
     lost_seen: u64,
@@ -109,6 +113,7 @@ impl Ingest {
             entries: HashMap::new(),
             known: HashMap::new(),
             parked: Parked::default(),
+            listeners: HashMap::new(),
             closing: VecDeque::new(),
             news,
             lost_seen: 0,
@@ -198,6 +203,7 @@ impl Ingest {
         if !reply {
             entry.request_bytes.add(p.offset, data, tail);
             entry.read_head(engine);
+            self.claim(id);
             return;
         }
         entry.read_head(engine);
@@ -271,8 +277,15 @@ impl Ingest {
         known.engine = engine;
     }
 
+    /// Forgets a workload and all its series; what still comes under its number is discarded.
+    pub fn forget(&mut self, workload: WorkloadId) {
+        self.known.remove(&workload.0);
+        self.store.remove_workload(workload);
+    }
+
     /// Connections to `listener` belong to `workload`: requests that began before are counted.
     pub fn assign(&mut self, listener: &ListenerKey, workload: WorkloadId) {
+        self.listeners.insert(*listener, workload);
         let engine = self.engine_of(workload.0);
         let mut adopted = 0;
         for entry in self.entries.values_mut() {
@@ -298,6 +311,79 @@ impl Ingest {
             entry.reclassify(engine);
             catch_up(&mut self.store, &mut entry);
             self.finish(&end, &tail, entry);
+        }
+    }
+
+    /// Forgets a listener that began at `upto` or before. False when a newer one is there.
+    pub fn remove_listener(&mut self, listener: &ListenerKey, upto: u64) -> anyhow::Result<bool> {
+        let gone = self.control.unlisten(listener, upto)?;
+        if gone {
+            self.listeners.remove(listener);
+        }
+        Ok(gone)
+    }
+
+    /// Makes a listener known to the kernel programs.
+    pub fn set_listener(
+        &mut self,
+        key: ListenerKey,
+        workload: u32,
+        mode: u32,
+    ) -> anyhow::Result<()> {
+        let value = Listener {
+            workload,
+            mode,
+            since_ns: monotonic_ns(),
+        };
+        self.tables.set_listener(key, value)?;
+        self.control.look(key.port, mode != mode::RECOGNISE)
+    }
+
+    /// Leaves ports alone again: bits by cell of the port table.
+    pub fn leave_ports(&mut self, bits: &BTreeMap<u32, u64>) -> anyhow::Result<()> {
+        for (cell, bits) in bits {
+            self.control.leave(*cell, *bits)?;
+        }
+        // One that began to listen just now is looked at again.
+        for (key, known) in self.tables.listeners() {
+            let left = bits.get(&u32::from(key.port >> 6)).copied().unwrap_or(0);
+            if left & 1 << (key.port & 63) != 0 {
+                self.control.look(key.port, known.mode != mode::RECOGNISE)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The workload that a connection reaches. The kernel may have read its table just before the
+    /// listener was made known there.
+    fn reached(&self, flow: &FlowKey) -> Option<WorkloadId> {
+        parked::listeners_of(flow)
+            .iter()
+            .find_map(|key| self.listeners.get(key).copied())
+    }
+
+    /// Counts a request that began before the kernel knew its workload, when it is known by now.
+    fn claim(&mut self, id: (u64, u32)) {
+        let Some(entry) = self.entries.get(&id) else {
+            return;
+        };
+        if entry.workload != 0 || entry.head.is_none() {
+            return;
+        }
+        let Some(workload) = self.reached(&entry.key) else {
+            return;
+        };
+        let engine = self.engine_of(workload.0);
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.workload = workload.0;
+            entry.reclassify(engine);
+            catch_up(&mut self.store, entry);
+            if entry.by_agent {
+                entry.counted = true;
+                if let Some(known) = self.known.get_mut(&workload.0) {
+                    known.started += 1;
+                }
+            }
         }
     }
 

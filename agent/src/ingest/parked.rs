@@ -25,6 +25,18 @@ pub struct Parked {
     asked: HashMap<(u32, u16, [u32; 4]), u64>,
 }
 
+/// The listeners that a connection may have reached, the most exact first.
+pub fn listeners_of(flow: &FlowKey) -> [ListenerKey; 3] {
+    let at = |addr| ListenerKey {
+        netns: flow.netns,
+        port: flow.server_port,
+        pad: 0,
+        addr,
+    };
+    let s = flow.server;
+    [at(s), at([s[0], s[1], s[2], 0]), at([0; 4])]
+}
+
 /// Whether a connection reaches a listener.
 pub fn reaches(flow: &FlowKey, listener: &ListenerKey) -> bool {
     let v4 = |a: &[u32; 4]| a[0] == 0 && a[1] == 0 && a[2] == u32::from_be(0xffff);
@@ -116,6 +128,9 @@ mod tests {
         assert!(reaches(&flow(v4(1)), &listener([0; 4])));
         assert!(!reaches(&flow([1, 2, 3, 4]), &listener(any4)));
         assert!(reaches(&flow([1, 2, 3, 4]), &listener([0; 4])));
+        for to in [v4(1), any4, [0; 4]] {
+            assert!(listeners_of(&flow(v4(1))).contains(&listener(to)));
+        }
         let other = ListenerKey {
             netns: 2,
             ..listener(v4(1))

@@ -17,4 +17,4 @@ pub mod sockdiag;
 pub mod workload;
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;

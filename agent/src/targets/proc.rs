@@ -243,6 +243,10 @@ pub fn read_netns(root: &Path, pid: u32) -> Result<NetnsId> {
 /// Reads everything about a process except its mapped files.
 pub fn read_identity(root: &Path, pid: u32) -> Result<Process> {
     let stat = read_stat(root, pid)?;
+    if matches!(stat.state, 'Z' | 'X') {
+        // It has ended: what is left of it no longer tells what it was.
+        return Err(ProcError::gone(pid, "stat"));
+    }
     let base = dir(root, pid);
     let cmdline = read_capped(&base.join("cmdline"), CMDLINE_CAP).map_err(at(pid, "cmdline"))?;
     let cgroup = read_capped(&base.join("cgroup"), SMALL_CAP).map_err(at(pid, "cgroup"))?;
@@ -253,8 +257,9 @@ pub fn read_identity(root: &Path, pid: u32) -> Result<Process> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         Err(error) => return Err(at(pid, "exe")(error)),
     };
-    // The same start as before: all of the above belongs to one process.
-    if read_stat(root, pid)?.key != stat.key {
+    // The same start as before: all of the above belongs to one process, which still runs.
+    let again = read_stat(root, pid)?;
+    if again.key != stat.key || matches!(again.state, 'Z' | 'X') {
         return Err(ProcError::gone(pid, "stat"));
     }
     let (exe, exe_deleted) = split_deleted(&exe);

@@ -1,13 +1,18 @@
 //! What is watched, for the page, `/targets` and `enginetap ps`.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use crate::metrics::input::CoverageRow;
 use crate::targets::proc::ProcessKey;
 use crate::vocab::{Identity, WorkloadId};
+
+/// How long the number of a workload that is gone is left alone, so that whatever is still on its
+/// way under that number is discarded and not taken for another's.
+const REST: Duration = Duration::from_secs(60);
 
 /// A watched process.
 #[derive(Clone, Debug, Serialize)]
@@ -45,6 +50,8 @@ pub struct Watched {
     pub start_time: Option<f64>,
     /// How much of it is seen.
     pub coverage: Vec<CoverageRow>,
+    /// Since when it has no process, no listener and no connection.
+    pub idle: Option<Instant>,
 }
 
 /// See the module.
@@ -54,6 +61,8 @@ pub struct Inventory {
     pub workloads: BTreeMap<WorkloadId, Watched>,
     by_identity: HashMap<Identity, WorkloadId>,
     last: u32,
+    /// Numbers of workloads that are gone, oldest first, and when they were given back.
+    free: VecDeque<(WorkloadId, Instant)>,
     /// Listening processes that are not watched, with the reason.
     pub others: BTreeMap<u32, (String, String)>,
     /// Tapped namespaces with their devices.
@@ -72,11 +81,15 @@ impl Inventory {
         if let Some(id) = self.by_identity.get(identity) {
             return Some((*id, false));
         }
-        if self.last + 1 >= most {
+        let rested = self.free.front().is_some_and(|(_, at)| at.elapsed() > REST);
+        let id = if rested && let Some((id, _)) = self.free.pop_front() {
+            id
+        } else if self.last + 1 < most {
+            self.last += 1;
+            WorkloadId(self.last)
+        } else {
             return None;
-        }
-        self.last += 1;
-        let id = WorkloadId(self.last);
+        };
         self.by_identity.insert(identity.clone(), id);
         let watched = Watched {
             identity: identity.clone(),
@@ -84,8 +97,17 @@ impl Inventory {
             listeners: BTreeSet::new(),
             start_time: None,
             coverage: Vec::new(),
+            idle: None,
         };
         self.workloads.insert(id, watched);
         Some((id, true))
+    }
+
+    /// Forgets a workload; its number is given to another one when it has rested.
+    pub fn remove(&mut self, id: WorkloadId) {
+        if let Some(gone) = self.workloads.remove(&id) {
+            self.by_identity.remove(&gone.identity);
+            self.free.push_back((id, Instant::now()));
+        }
     }
 }

@@ -6,8 +6,10 @@
 //! up the connections that are older, so that none falls between.
 
 mod decide;
+mod hear;
 pub mod inventory;
 mod places;
+pub mod recent;
 mod rescan;
 mod space;
 mod sweep;
@@ -23,26 +25,24 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Result;
 use enginetap_ebpf::abi::counters::WORKLOADS;
 use enginetap_ebpf::abi::flow::FlowKey;
-use enginetap_ebpf::abi::listener::{Listener, ListenerKey, mode};
-use enginetap_ebpf::abi::record::{Life, Listen, life};
+use enginetap_ebpf::abi::listener::{ListenerKey, mode};
 
 use crate::bpf::tables::FlowsView;
-use crate::config::{Settings, Switch};
+use crate::config::Settings;
 use crate::engines;
-use crate::ingest::{Ingest, News, reaches};
+use crate::ingest::{Ingest, News, monotonic_ns, reaches};
 use crate::metrics::input::{Aspect, CoverageRow, CoverageState};
-use crate::targets::proc::{self, Process, ProcessKey};
+use crate::targets::proc::{Process, ProcessKey};
 use crate::targets::scan::scan;
 use crate::targets::sockdiag::{self, Endpoint, TcpSocket};
 use crate::targets::workload;
 use crate::vocab::{Engine, Identity, Role, WorkloadId};
 use decide::{Decision, decide};
 use inventory::{Inventory, WatchedProcess};
+use recent::Heard;
 use space::Space;
 
 const RESCAN: Duration = Duration::from_secs(10);
-/// Programs that are looked at when they are executed, per sweep.
-const EXECS: u32 = 500;
 /// Least time between two scans, however much happens.
 const SCAN_APART: Duration = Duration::from_secs(2);
 const TURN: Duration = Duration::from_millis(500);
@@ -55,6 +55,15 @@ pub type Shared<T> = Arc<Mutex<T>>;
 pub fn hold<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Whether a listener may have connections that are older than the tap.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Older {
+    /// Its namespace was tapped when it began to listen.
+    No,
+    /// They are looked for.
+    Maybe,
 }
 
 /// What is known of a listener.
@@ -72,7 +81,7 @@ pub struct Watcher {
     inventory: Shared<Inventory>,
     program: OwnedFd,
     flows: FlowsView,
-    news: Receiver<News>,
+    news: Receiver<Heard>,
     spaces: BTreeMap<u32, Space>,
     /// Namespaces that the last sweep found without use.
     idle: BTreeSet<u32>,
@@ -82,12 +91,15 @@ pub struct Watcher {
     own_pid: u32,
     owner_works: bool,
     scanned: Instant,
+    /// When the scan began whose result is taken next.
+    scan_began_ns: u64,
+    /// Bits of the port table that the last sweep found without a listener or connection.
+    stale_ports: BTreeMap<u32, u64>,
     swept: Instant,
     checked: Instant,
     said: HashSet<String>,
     /// Listeners that began while a scan was under way: it may not have seen them.
     heard: HashSet<ListenerKey>,
-    execs: u32,
     own_netns: Option<u32>,
     scanning: bool,
     wants_scan: bool,
@@ -106,8 +118,8 @@ pub struct Parts {
     pub program: OwnedFd,
     /// The flow table.
     pub flows: FlowsView,
-    /// News from the kernel programs.
-    pub news: Receiver<News>,
+    /// News from the kernel programs, with their processes.
+    pub news: Receiver<Heard>,
     /// The sending end of the same.
     pub tell: Sender<News>,
     /// Whether the hook that names readers works.
@@ -174,11 +186,12 @@ impl Watcher {
             own_pid: std::process::id(),
             owner_works: parts.owner_works,
             scanned: now,
+            scan_began_ns: monotonic_ns(),
+            stale_ports: BTreeMap::new(),
             swept: now,
             checked: now,
             said: HashSet::new(),
             heard: HashSet::new(),
-            execs: 0,
             own_netns: None,
             scanning: false,
             wants_scan: false,
@@ -207,15 +220,6 @@ impl Watcher {
         }
     }
 
-    fn hear(&mut self, news: News) {
-        match news {
-            News::Listen(l) => self.listen(&l),
-            News::Life(l) => self.life(&l),
-            News::Scanned(found) => self.take_scan(found),
-            News::Answers { flow, hint } => self.answers(&flow, hint),
-        }
-    }
-
     /// Says something once.
     fn say(&mut self, what: String) {
         if self.said.len() < 1000 && self.said.insert(what.clone()) {
@@ -240,19 +244,14 @@ impl Watcher {
         name: workload::WorkloadName,
         decision: &Decision,
         pids: &[u32],
+        older: Older,
     ) {
-        let (value, workload) = match decision {
+        let (mode, workload) = match decision {
             Decision::Watch { engine, role, why } => {
                 let Some(id) = self.workload(process, name, *engine, *role, why) else {
                     return;
                 };
-                (
-                    Listener {
-                        workload: id.0,
-                        mode: mode::WATCHED,
-                    },
-                    Some(id),
-                )
+                (mode::WATCHED, Some(id))
             }
             Decision::Recognise { .. } => {
                 let known = self
@@ -261,27 +260,15 @@ impl Watcher {
                     .filter(|k| k.owner == Some(process.key));
                 if let Some(id) = known.and_then(|k| k.workload) {
                     // Recognised from its traffic before.
-                    (
-                        Listener {
-                            workload: id.0,
-                            mode: mode::WATCHED,
-                        },
-                        Some(id),
-                    )
+                    (mode::WATCHED, Some(id))
                 } else {
-                    (
-                        Listener {
-                            workload: 0,
-                            mode: mode::RECOGNISE,
-                        },
-                        None,
-                    )
+                    (mode::RECOGNISE, None)
                 }
             }
             Decision::Ignore { .. } => {
                 self.listeners.remove(&key);
                 let mut ingest = hold(&self.ingest);
-                if let Err(error) = ingest.tables.remove_listener(&key) {
+                if let Err(error) = ingest.remove_listener(&key, monotonic_ns()) {
                     tracing::warn!(%error, "a listener could not be forgotten");
                 }
                 ingest.reject(&key);
@@ -297,10 +284,10 @@ impl Watcher {
             Known {
                 workload,
                 owner: Some(process.key),
-                mode: value.mode,
+                mode,
             },
         );
-        let same = before.is_some_and(|b| b.workload == workload && b.mode == value.mode);
+        let same = before.is_some_and(|b| b.workload == workload && b.mode == mode);
         if let Some(id) = workload {
             let mut inventory = hold(&self.inventory);
             if let Some(w) = inventory.workloads.get_mut(&id) {
@@ -310,7 +297,7 @@ impl Watcher {
         if same {
             return;
         }
-        if let Err(error) = self.make_known(key, value, workload) {
+        if let Err(error) = self.make_known(key, mode, workload, older) {
             self.say(format!("listener {}: {error:#}", address(&key)));
         }
     }
@@ -319,26 +306,21 @@ impl Watcher {
     fn make_known(
         &mut self,
         key: ListenerKey,
-        value: Listener,
+        mode: u32,
         workload: Option<WorkloadId>,
+        older: Older,
     ) -> Result<()> {
         {
             let mut ingest = hold(&self.ingest);
-            ingest.tables.set_listener(key, value)?;
-            let cell = u32::from(key.port >> 6);
-            let bit = 1u64 << (key.port & 63);
-            let mut ports = ingest.tables.ports(cell)?;
-            if value.mode == mode::RECOGNISE {
-                ports.recognise |= bit;
-            } else {
-                ports.watched |= bit;
-            }
-            ingest.tables.set_ports(cell, ports)?;
+            ingest.set_listener(key, workload.map_or(0, |id| id.0), mode)?;
             if let Some(id) = workload {
                 ingest.assign(&key, id);
             }
         }
         let Some(id) = workload else { return Ok(()) };
+        if older == Older::No {
+            return Ok(());
+        }
         let Some(space) = self.spaces.get(&key.netns) else {
             return Ok(());
         };
@@ -396,6 +378,9 @@ impl Watcher {
         if new {
             tracing::info!(container = %identity.container, engine = engine.as_str(), why, "watching");
             let mut ingest = hold(&self.ingest);
+            if let Err(error) = ingest.tables.clear_workload(id.0) {
+                tracing::warn!(%error, "the counters of a workload could not be cleared");
+            }
             ingest.know(id, engine);
             ingest.store.add_workload(id, identity);
             for model in engines::model_from_cmdline(engine, &process.cmdline) {
@@ -403,81 +388,6 @@ impl Watcher {
             }
         }
         Some(id)
-    }
-
-    /// A socket began or ceased to listen.
-    fn listen(&mut self, l: &Listen) {
-        let pid = l.process.tgid;
-        if l.listening == 0 {
-            // Whoever drops the last reference closes the socket, so the process means nothing
-            // here; and others may listen on the same address (SO_REUSEPORT). A scan tells.
-            self.wants_scan = true;
-            return;
-        }
-        if pid == self.own_pid {
-            let mut ingest = hold(&self.ingest);
-            if let Err(error) = ingest.tables.remove_listener(&l.key) {
-                tracing::warn!(%error, "the agent's own listener could not be left out");
-            }
-            return;
-        }
-        self.heard.insert(l.key);
-        // Before anything is read: the first connection may be on its way. If it turns out that
-        // nobody is watched there, the next sweep leaves the namespace again.
-        if let Err(error) = self.enter(l.key.netns, &[pid]) {
-            tracing::debug!(pid, "network namespace {}: {error:#}", l.key.netns);
-        }
-        let process = match proc::read_process(&self.settings.proc_root, pid) {
-            Ok(process) => process,
-            Err(error) => {
-                tracing::debug!(pid, %error, "a process that began to listen could not be read");
-                return;
-            }
-        };
-        let decision = self.decide(&process, &[l.key.port]);
-        let by_pid = |pid: u32| proc::read_identity(&self.settings.proc_root, pid).ok();
-        let name = workload::name_in_tree(&process, by_pid);
-        self.apply(l.key, &process, name, &decision, &[pid]);
-        tracing::debug!(pid, port = l.key.port, ?decision, "listens");
-        let devices = self.spaces.get(&l.key.netns).map(Space::devices);
-        if let Some(devices) = devices {
-            hold(&self.inventory).spaces.insert(l.key.netns, devices);
-        }
-    }
-
-    fn life(&mut self, l: &Life) {
-        if l.what == life::EXEC {
-            self.executes(l.process.tgid);
-        } else if l.what == life::FORK {
-            self.wants_scan = true;
-        }
-    }
-
-    /// A listener answered an inference route.
-    fn answers(&mut self, flow: &FlowKey, hint: Option<Engine>) {
-        let found = self
-            .listeners
-            .iter()
-            .find(|(key, known)| known.workload.is_none() && reaches(flow, key));
-        let Some((key, known)) = found.map(|(k, v)| (*k, v.clone())) else {
-            return;
-        };
-        let Some(owner) = known.owner else { return };
-        let Ok(process) = proc::read_process(&self.settings.proc_root, owner.tgid) else {
-            return;
-        };
-        if process.key != owner || self.settings.recognise == Switch::Off {
-            return;
-        }
-        let by_pid = |pid: u32| proc::read_identity(&self.settings.proc_root, pid).ok();
-        let name = workload::name_in_tree(&process, by_pid);
-        let engine = hint.unwrap_or(Engine::OpenAi);
-        let decision = Decision::Watch {
-            engine,
-            role: Role::Api,
-            why: "answers an inference route".to_owned(),
-        };
-        self.apply(key, &process, name, &decision, &[owner.tgid]);
     }
 }
 

@@ -5,12 +5,12 @@ use std::os::fd::AsFd;
 
 use anyhow::{Context, Result};
 
+use super::Watcher;
 use super::decide::Decision;
 use super::space::Space;
-use super::{EXECS, Watcher};
 use crate::config::Switch;
 use crate::targets::netns::{self, NetnsId};
-use crate::targets::proc;
+use crate::targets::proc::{self, Process};
 
 impl Watcher {
     /// Taps a namespace, unless that is done.
@@ -45,16 +45,9 @@ impl Watcher {
     }
 
     /// A process executes a program. If that is an engine's, its namespace is tapped before it
-    /// listens. At most [`EXECS`] are looked at per turn of the slow clock.
-    pub(super) fn executes(&mut self, pid: u32) {
-        self.execs += 1;
-        if self.execs > EXECS {
-            return;
-        }
-        let root = &self.settings.proc_root;
-        let Ok(netns) = proc::read_netns(root, pid) else {
-            return;
-        };
+    /// listens.
+    pub(super) fn executes(&mut self, process: &Process) {
+        let (netns, pid) = (process.netns, process.key.tgid);
         if self.spaces.contains_key(&(netns.0 as u32)) {
             return;
         }
@@ -62,9 +55,7 @@ impl Watcher {
         // a namespace that is not tapped may become one to watch; a sweep leaves what came to
         // nothing.
         let open = self.settings.recognise == Switch::On || !self.settings.rules.matches.is_empty();
-        let process = proc::read_identity(root, pid);
-        let wanted =
-            open || process.is_ok_and(|p| matches!(self.decide(&p, &[]), Decision::Watch { .. }));
+        let wanted = open || matches!(self.decide(process, &[]), Decision::Watch { .. });
         if wanted && let Err(error) = self.enter(netns.0 as u32, &[pid]) {
             tracing::debug!(pid, "network namespace {}: {error:#}", netns.0);
         }

@@ -7,11 +7,14 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::decide::Decision;
-use super::{Watcher, endpoint_key, hold, now_unix};
-use crate::ingest::News;
+use super::{Older, Watcher, endpoint_key, hold, now_unix};
+use crate::ingest::{News, monotonic_ns};
 use crate::targets::proc;
 use crate::targets::scan::{ScanOptions, ScanResult, scan};
 use crate::targets::workload;
+
+/// How long news may take from one thread to the next.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Watcher {
     /// Begins a scan on a thread of its own, so that news are heard meanwhile.
@@ -20,6 +23,7 @@ impl Watcher {
             return;
         }
         self.scanned = Instant::now();
+        self.scan_began_ns = monotonic_ns();
         self.wants_scan = false;
         self.heard.clear();
         let (options, tell) = (self.scan_options(), self.tell.clone());
@@ -80,7 +84,7 @@ impl Watcher {
                 }
                 let by_pid = |pid: u32| proc::read_identity(&self.settings.proc_root, pid).ok();
                 let name = workload::name_in_tree(process, by_pid);
-                self.apply(key, process, name, &decision, &space.pids);
+                self.apply(key, process, name, &decision, &space.pids, Older::Maybe);
             }
         }
         self.tree(&found);
@@ -99,8 +103,13 @@ impl Watcher {
     /// Hears what happened while a scan was under way, before its result is taken for the whole.
     fn catch_up(&mut self) {
         hold(&self.ingest).drain(Duration::from_millis(20));
-        while let Ok(news) = self.news.try_recv() {
-            self.hear(news);
+        // The other end is gone only while the agent stops.
+        let _ = self.tell.send(News::Mark);
+        while let Ok(heard) = self.news.recv_timeout(PATIENCE) {
+            if matches!(heard.news, News::Mark) {
+                break;
+            }
+            self.hear(heard);
         }
     }
 }

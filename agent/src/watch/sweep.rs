@@ -10,7 +10,7 @@ use enginetap_ebpf::abi::listener::ListenerKey;
 use super::{Watcher, flow_key, hold, now_unix};
 use crate::ingest::monotonic_ns;
 use crate::metrics::input::{Aspect, CoverageState};
-use crate::targets::proc::ProcessKey;
+use crate::targets::proc::{self, ProcessKey};
 use crate::targets::sockdiag;
 use crate::vocab::WorkloadId;
 
@@ -37,6 +37,8 @@ struct Look {
     ports: BTreeSet<u16>,
     spaces: BTreeSet<u32>,
     unseen: BTreeSet<WorkloadId>,
+    /// Workloads with a connection.
+    connected: BTreeSet<WorkloadId>,
     flows: u64,
 }
 
@@ -45,6 +47,7 @@ impl Look {
         self.flows += 1;
         self.ports.insert(key.server_port);
         self.spaces.insert(key.netns);
+        self.connected.insert(WorkloadId(f.workload));
         if f.confirmed == 0 {
             if now.saturating_sub(f.created_ns) > CONFIRM_NS {
                 self.unconfirmed.push((*key, f.id));
@@ -75,7 +78,6 @@ impl Watcher {
             return;
         }
         self.swept = Instant::now();
-        self.execs = 0;
         let now = monotonic_ns();
         let mut look = Look {
             used: self.listeners.keys().map(|k| k.netns).collect(),
@@ -100,6 +102,7 @@ impl Watcher {
         self.check_sockets(&look.orphans);
         self.mark_unseen(&look.unseen);
         self.fold_processes();
+        self.retire_workloads(&look);
         self.leave_spaces(&look);
         let (listeners, processes) = {
             let ingest = hold(&self.ingest);
@@ -191,9 +194,37 @@ impl Watcher {
                 w.sent_bytes = p.bytes_sent;
                 w.events = p.events;
             }
-            if p.exited != 0 && p.flows == 0 {
+            if p.flows == 0 && (p.exited != 0 || !self.lives(known)) {
                 hold(&self.ingest).tables.remove_process(&key);
             }
+        }
+    }
+
+    /// Whether a process is there; the hook that tells of its end may have been skipped.
+    fn lives(&self, key: ProcessKey) -> bool {
+        proc::read_stat(&self.settings.proc_root, key.tgid).is_ok_and(|stat| stat.key == key)
+    }
+
+    /// Removes workloads of which nothing has been left for the grace period.
+    fn retire_workloads(&mut self, look: &Look) {
+        let listening: BTreeSet<WorkloadId> =
+            self.listeners.values().filter_map(|k| k.workload).collect();
+        let grace = self.settings.workload_grace;
+        let mut gone = Vec::new();
+        for (id, w) in &mut hold(&self.inventory).workloads {
+            let busy =
+                !w.processes.is_empty() || listening.contains(id) || look.connected.contains(id);
+            if busy {
+                w.idle = None;
+            } else if w.idle.get_or_insert_with(Instant::now).elapsed() >= grace {
+                gone.push((*id, w.identity.container.clone()));
+            }
+        }
+        for (id, container) in gone {
+            tracing::info!(container, "no longer there");
+            // The numbers first: a page shows what the store has.
+            hold(&self.ingest).forget(id);
+            hold(&self.inventory).remove(id);
         }
     }
 
@@ -205,20 +236,34 @@ impl Watcher {
             .filter(|k| !present.contains(k) && !self.heard.contains(k))
             .copied()
             .collect();
-        for key in gone {
+        // The hook puts every new one into the kernel's table, also those of processes that were
+        // gone before they could be looked at.
+        let unclaimed: Vec<ListenerKey> = hold(&self.ingest)
+            .tables
+            .listeners()
+            .into_iter()
+            .map(|(key, _)| key)
+            .filter(|k| {
+                !present.contains(k) && !self.heard.contains(k) && !self.listeners.contains_key(k)
+            })
+            .collect();
+        for key in gone.into_iter().chain(unclaimed) {
+            match hold(&self.ingest).remove_listener(&key, self.scan_began_ns) {
+                Ok(true) => {}
+                // Another listens there since.
+                Ok(false) => continue,
+                Err(error) => tracing::warn!(%error, "a listener could not be forgotten"),
+            }
             if let Some(known) = self.listeners.remove(&key)
                 && let Some(id) = known.workload
                 && let Some(w) = hold(&self.inventory).workloads.get_mut(&id)
             {
                 w.listeners.remove(&super::address(&key));
             }
-            if let Err(error) = hold(&self.ingest).tables.remove_listener(&key) {
-                tracing::warn!(%error, "a listener could not be forgotten");
-            }
         }
     }
 
-    /// Leaves namespaces with no listener and no flow, and clears the ports nobody needs.
+    /// Leaves namespaces with no listener and no flow.
     fn leave_spaces(&mut self, look: &Look) {
         let used: BTreeSet<u32> = self.listeners.keys().map(|k| k.netns).collect();
         let unused: BTreeSet<u32> = self
@@ -235,6 +280,12 @@ impl Watcher {
         let leave: BTreeSet<u32> = unused.intersection(&self.idle).copied().collect();
         self.spaces.retain(|id, _| !leave.contains(id));
         self.idle = unused;
+        self.leave_ports(look);
+    }
+
+    /// Clears the ports nobody needs; those that were not needed at the last sweep either, so that
+    /// one that begins to listen right now is not among them.
+    fn leave_ports(&mut self, look: &Look) {
         let mut ingest = hold(&self.ingest);
         let known = ingest.tables.listeners();
         let ports: BTreeSet<u16> = known
@@ -242,6 +293,8 @@ impl Watcher {
             .map(|(k, _)| k.port)
             .chain(look.ports.iter().copied())
             .collect();
+        let before = std::mem::take(&mut self.stale_ports);
+        let mut left = BTreeMap::new();
         for cell in 0..enginetap_ebpf::abi::listener::PORT_CELLS {
             let keep = ports
                 .range((cell as u16) << 6..=((cell as u16) << 6) + 63)
@@ -250,18 +303,18 @@ impl Watcher {
                 continue;
             };
             let stale = (now.watched | now.recognise | now.active) & !keep;
-            if stale == 0 {
-                continue;
+            let leave = stale & before.get(&cell).copied().unwrap_or(0);
+            if stale & !leave != 0 {
+                self.stale_ports.insert(cell, stale & !leave);
             }
-            let next = enginetap_ebpf::abi::listener::Ports {
-                watched: now.watched & keep,
-                recognise: now.recognise & keep,
-                active: now.active & keep,
-                pad: 0,
-            };
-            if let Err(error) = ingest.tables.set_ports(cell, next) {
-                tracing::warn!(%error, "the port table could not be written");
+            if leave != 0 {
+                left.insert(cell, leave);
             }
+        }
+        if !left.is_empty()
+            && let Err(error) = ingest.leave_ports(&left)
+        {
+            tracing::warn!(%error, "the port table could not be written");
         }
     }
 }

@@ -22,6 +22,8 @@ impl Watcher {
             })
             .flat_map(|p| [vec![p.key.tgid], found.descendants(p.key.tgid)].concat())
             .collect();
+        self.fronts
+            .retain(|key| found.stats.get(&key.tgid).is_some_and(|s| s.key == *key));
         if candidates.is_empty() {
             return;
         }

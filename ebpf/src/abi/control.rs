@@ -11,6 +11,14 @@ pub mod order {
     pub const SETTLE: u32 = 2;
     /// Forget a flow that was never confirmed.
     pub const DROP: u32 = 3;
+    /// Look at a port; `argument` = port, `flow` = 1 when it is watched, 0 when only inference
+    /// requests to it are looked at.
+    pub const LOOK: u32 = 4;
+    /// Look at ports no longer; `argument` = cell of the table, `flow` = their bits.
+    pub const LEAVE: u32 = 5;
+    /// Forget the listener at the server's address and port of the key, unless one began to listen
+    /// there after `flow`, a time.
+    pub const UNLISTEN: u32 = 6;
 }
 
 /// What came of it.
@@ -19,7 +27,7 @@ pub mod answer {
     pub const DONE: i64 = 1;
     /// There was nothing to do.
     pub const NOTHING: i64 = 2;
-    /// A lock was held: try again.
+    /// A lock was held: try again; or a listener is newer and stays.
     pub const BUSY: i64 = 3;
     /// The order could not be read.
     pub const REJECTED: i64 = 4;
@@ -33,7 +41,7 @@ pub struct Order {
     pub what: u32,
     /// See [`order`].
     pub argument: u32,
-    /// Number of the flow that is meant.
+    /// Number of the flow that is meant, or as said at [`order`].
     pub flow: u64,
     /// Explicit padding.
     pub pad: u64,

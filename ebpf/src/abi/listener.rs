@@ -35,8 +35,10 @@ pub struct Listener {
     pub workload: u32,
     /// See [`mode`].
     pub mode: u32,
+    /// When it began to listen or was found to.
+    pub since_ns: u64,
 }
-pod!(Listener, 8);
+pod!(Listener, 16);
 
 /// Sixty-four ports, a bit each.
 #[repr(C)]

@@ -8,14 +8,17 @@ use aya_ebpf::programs::SkBuffContext;
 use enginetap_ebpf::abi::control::{Order, answer, order};
 use enginetap_ebpf::abi::counters::{dropped, unparsed};
 use enginetap_ebpf::abi::flow::{Flow, FlowKey, closer, state};
+use enginetap_ebpf::abi::listener::ListenerKey;
 use enginetap_ebpf::atomics::{add, cas, swap};
 use enginetap_ebpf::stream::{Ending, Env, end_all};
 
 use super::account::{self, flush_bytes, owner};
 use super::ahead::forget_ahead;
-use super::flows::{Birth, confirm, create, is, lock, unlock, work};
+use super::flows::{
+    Birth, change_bits, confirm, create, is, lock, port_bit, set_bits, unlock, work,
+};
 use super::kernel::now;
-use super::maps::{FLOWS, FLOWS_DROPPED, PROCS, bump};
+use super::maps::{FLOWS, FLOWS_DROPPED, LISTENERS, PORTS, PROCS, bump};
 use super::packet::load;
 
 /// Surroundings of the machine without a packet.
@@ -66,6 +69,9 @@ pub fn control_order(ctx: SkBuffContext) -> i64 {
         order::ADOPT => adopt(&key, &order),
         order::SETTLE => settle(&key, &order),
         order::DROP => drop_flow(&key, &order),
+        order::LOOK => look(&order),
+        order::LEAVE => leave(&order),
+        order::UNLISTEN => unlisten(&key, &order),
         _ => answer::REJECTED,
     }
 }
@@ -155,6 +161,59 @@ fn drop_flow(key: &FlowKey, o: &Order) -> i64 {
         forget_ahead(f);
         let _ = FLOWS.remove(key);
     }
+    answer::DONE
+}
+
+/// Makes a port worth a look.
+#[inline(always)]
+fn look(o: &Order) -> i64 {
+    let (cell, bit) = port_bit(o.argument as u16);
+    let Some(cell) = cell else {
+        return answer::REJECTED;
+    };
+    // SAFETY: a live map value.
+    unsafe {
+        if o.flow == 0 {
+            set_bits(&raw mut (*cell).recognise, bit);
+        } else {
+            set_bits(&raw mut (*cell).watched, bit);
+        }
+    }
+    answer::DONE
+}
+
+/// Leaves ports alone again.
+#[inline(always)]
+fn leave(o: &Order) -> i64 {
+    let Some(cell) = PORTS.get_ptr_mut(o.argument) else {
+        return answer::REJECTED;
+    };
+    // SAFETY: a live map value.
+    unsafe {
+        change_bits(&raw mut (*cell).watched, 0, o.flow);
+        change_bits(&raw mut (*cell).recognise, 0, o.flow);
+        change_bits(&raw mut (*cell).active, 0, o.flow);
+    }
+    answer::DONE
+}
+
+/// Forgets a listener, unless another began to listen there meanwhile.
+#[inline(always)]
+fn unlisten(key: &FlowKey, o: &Order) -> i64 {
+    let key = ListenerKey {
+        netns: key.netns,
+        port: key.server_port,
+        pad: 0,
+        addr: key.server,
+    };
+    let Some(known) = LISTENERS.get_ptr(key) else {
+        return answer::NOTHING;
+    };
+    // SAFETY: a live map value of plain integers.
+    if unsafe { (*known).since_ns } > o.flow {
+        return answer::BUSY;
+    }
+    let _ = LISTENERS.remove(key);
     answer::DONE
 }
 

@@ -23,6 +23,36 @@ pub fn port_bit(port: u16) -> (Option<*mut Ports>, u64) {
     (PORTS.get_ptr_mut(port as u32 >> 6), 1u64 << (port & 63))
 }
 
+/// Sets bits of a word without losing those that others change.
+///
+/// # Safety
+/// `word` is live and aligned.
+#[inline(always)]
+pub unsafe fn set_bits(word: *mut u64, bits: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { change_bits(word, bits, 0) };
+}
+
+/// Clears and sets bits of a word without losing those that others change.
+///
+/// # Safety
+/// `word` is live and aligned.
+#[inline(always)]
+pub unsafe fn change_bits(word: *mut u64, set: u64, clear: u64) {
+    let mut i = 0;
+    while i < 16 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let old = word.read_volatile();
+            let new = old & !clear | set;
+            if old == new || cas(word, old, new) {
+                return;
+            }
+        }
+        i += 1;
+    }
+}
+
 /// The listener a connection to this address and port would reach.
 #[inline(always)]
 pub fn listener(netns: u32, port: u16, addr: &[u32; 4]) -> Option<Listener> {

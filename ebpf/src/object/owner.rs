@@ -15,7 +15,7 @@ use enginetap_ebpf::atomics::{add, cas, swap};
 
 use super::account::{WAKEUP, emit, owner, submit_flags};
 use super::control::retire;
-use super::flows::{Birth, confirm, create, listener, port_bit};
+use super::flows::{Birth, confirm, create, listener, port_bit, set_bits};
 use super::kernel::{
     current_process, mapped, now, offset, read, sock_family, sock_key, sock_netns, sock_port,
     sock_sport,
@@ -109,18 +109,21 @@ fn listening(sk: *const u8, family: u16, begins: bool) {
     if begins {
         // Followed at once, so that a connection that comes before the agent has looked at the
         // process is not missed.
-        let _ = LISTENERS.insert(
-            key,
-            Listener {
-                workload: 0,
-                mode: mode::PENDING,
-            },
-            NO_EXIST,
-        );
+        let fresh = Listener {
+            workload: 0,
+            mode: mode::PENDING,
+            since_ns: now(),
+        };
+        if LISTENERS.insert(key, fresh, NO_EXIST).is_err()
+            && let Some(known) = LISTENERS.get_ptr_mut(key)
+        {
+            // SAFETY: a live map value.
+            unsafe { (&raw mut (*known).since_ns).write_volatile(fresh.since_ns) };
+        }
         let (cell, bit) = port_bit(port);
         if let Some(cell) = cell {
             // SAFETY: a live map value.
-            unsafe { set_bit(&raw mut (*cell).watched, bit) };
+            unsafe { set_bits(&raw mut (*cell).watched, bit) };
         }
     }
     emit(
@@ -132,22 +135,6 @@ fn listening(sk: *const u8, family: u16, begins: bool) {
         },
         WAKEUP,
     );
-}
-
-/// Sets a bit without losing a neighbour's.
-#[inline(always)]
-unsafe fn set_bit(word: *mut u64, bit: u64) {
-    let mut i = 0;
-    while i < 16 {
-        // SAFETY: the caller's word is live and aligned.
-        unsafe {
-            let old = word.read_volatile();
-            if old & bit != 0 || cas(word, old, old | bit) {
-                return;
-            }
-        }
-        i += 1;
-    }
 }
 
 /// A listener of ours has a new connection.

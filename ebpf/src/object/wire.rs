@@ -16,7 +16,9 @@ use enginetap_ebpf::stream::{acknowledged, server_fin};
 
 use super::account::flush_bytes;
 use super::control::finish;
-use super::flows::{Birth, count_connection, create, is, listener, lock, port_bit, unlock};
+use super::flows::{
+    Birth, count_connection, create, is, listener, lock, port_bit, set_bits, unlock,
+};
 use super::kernel::packet_netns;
 use super::machine::Tap;
 use super::maps::{EVENTS_LOST, FLOWS, WIRE_PROGS, WIRE_TMP, bump};
@@ -180,13 +182,8 @@ fn birth(
         }
         let (cell, bit) = port_bit(key.server_port);
         let cell = cell?;
-        // SAFETY: a live map value; setting a bit twice does no harm, and a set of another bit that
-        // is lost here is made again by that port's next request.
-        unsafe {
-            if (*cell).active & bit == 0 {
-                (*cell).active |= bit;
-            }
-        }
+        // SAFETY: a live map value.
+        unsafe { set_bits(&raw mut (*cell).active, bit) };
         return create(
             key,
             &Birth {
