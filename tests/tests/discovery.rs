@@ -63,7 +63,7 @@ fn connections_older_than_the_agent_are_taken_up() {
             "-n",
             "8",
             "-m",
-            "10",
+            "20",
             "--warm",
             "--think-ms",
             "400",
@@ -75,7 +75,7 @@ fn connections_older_than_the_agent_are_taken_up() {
     let agent = beside(&engine);
     let ready = clock::now_ns();
     let sum = load.wait(Duration::from_secs(30));
-    assert_eq!(sum.outcome(Outcome::Success), 80);
+    assert_eq!(sum.outcome(Outcome::Success), 160);
     let after = sum.rows.iter().filter(|r| r.start_ns > ready).count() as u64;
     let during = sum
         .rows

@@ -156,7 +156,7 @@ fn a_new_workload_stands_at_0_for_every_outcome() {
     assert_eq!(of("enginetap_requests_total{"), 7);
     assert_eq!(of("enginetap_requests_in_flight{"), 5);
     assert_eq!(of("enginetap_requests_in_flight_by_age{"), 12);
-    assert_eq!(of("enginetap_connections_closed_total{"), 5);
+    assert_eq!(of("enginetap_connections_closed_total{"), 6);
     for (name, labels) in [
         ("enginetap_requests_started_total", ""),
         (

@@ -14,7 +14,7 @@ use crate::vocab::{Class, Identity, Outcome, Streaming};
 /// Series every workload has on the page whatever its requests do: started, in flight by class and
 /// by age, oldest, read delay, bytes, connections and how they closed, version, start, one
 /// listener and five aspects of coverage.
-const PAGE_SERIES: usize = 1 + 5 + 12 + 1 + 18 + 2 + 1 + 5 + 1 + 1 + 1 + 5;
+const PAGE_SERIES: usize = 1 + 5 + 12 + 1 + 18 + 2 + 1 + 6 + 1 + 1 + 1 + 5;
 
 /// One counter.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -249,7 +249,7 @@ pub mod closer {
 
 /// Flags of a flow.
 pub mod flow_flag {
-    /// The connection is older than the tap: nothing is known of what is under way on it.
+    /// The connection is older than the tap and no request on it was seen yet: one may be under way.
     pub const ADOPTED: u32 = 1;
 }
 

@@ -9,10 +9,10 @@ use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::macros::socket_filter;
 use aya_ebpf::programs::SkBuffContext;
 use enginetap_ebpf::abi::counters::lost;
-use enginetap_ebpf::abi::flow::{Dir, Flow, FlowKey, closer, dir_flag, state};
+use enginetap_ebpf::abi::flow::{Dir, Flow, FlowKey, closer, dir_flag, flow_flag, state};
 use enginetap_ebpf::abi::listener::mode;
 use enginetap_ebpf::atomics::cas;
-use enginetap_ebpf::stream::{acknowledged, server_fin};
+use enginetap_ebpf::stream::{acknowledged, server_fin, took_over};
 
 use super::account::flush_bytes;
 use super::control::finish;
@@ -291,7 +291,11 @@ fn replies(skb: *mut __sk_buff, f: *mut Flow, key: &FlowKey, s: &Segment) -> Opt
             keep_tail(skb, f, d, s);
             ask_told(f, d);
         }
-        if take::<true>(skb, f, d, s) {
+        let fin = take::<true>(skb, f, d, s);
+        if (*f).flags & flow_flag::ADOPTED != 0 && s.end > s.payload {
+            take_over(skb, f);
+        }
+        if fin {
             end_of_replies(skb, f);
         }
         let ms = ((*f).seen_ns / 1_000_000) as u32;
@@ -339,6 +343,29 @@ unsafe fn acknowledge(other: *mut Dir, s: &Segment) {
         if (s.ack.wrapping_sub(next) as i32) > 0 {
             (&raw mut (*other).acked).write_volatile(s.ack);
         }
+    }
+}
+
+/// Counts the request that was under way when the connection was taken up. Its direction's lock is
+/// only tried: it comes before the reply direction's, which is held.
+#[inline(always)]
+unsafe fn take_over(skb: *mut __sk_buff, f: *mut Flow) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let Some(cursor) = WIRE_TMP.get_ptr_mut(0) else {
+            return;
+        };
+        let d = &raw mut (*f).requests;
+        if !cas(&raw mut (*d).lock, 0, 1) {
+            return;
+        }
+        let mut tap = Tap {
+            skb,
+            flow: f,
+            cursor,
+        };
+        took_over(&mut tap, f, (*cursor).now);
+        unlock(d);
     }
 }
 

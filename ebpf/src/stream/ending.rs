@@ -6,7 +6,9 @@
 
 use super::once::reply_reset;
 use super::{Cursor, Ending, Env};
-use crate::abi::flow::{Dir, Flow, PIPELINE, closer, dir_flag as flag, state};
+use crate::abi::flow::{
+    Dir, Flow, PIPELINE, Request, closer, dir_flag as flag, flow_flag, request_flag, state,
+};
 
 const SLOT: u32 = PIPELINE as u32 - 1;
 
@@ -123,6 +125,38 @@ pub unsafe fn server_fin<E: Env>(e: &mut E, f: *mut Flow, first: bool, now: u64)
         if (*d).state != state::DEAD {
             (*d).state = state::IDLE;
         }
+    }
+}
+
+/// The server sends, on a connection that was taken up in the middle, what answers no request that
+/// was seen: one was open then, and it cannot be observed. Once per connection.
+///
+/// # Safety
+/// `f` is live and the locks of both directions are held.
+#[inline(always)]
+pub unsafe fn took_over<E: Env>(e: &mut E, f: *mut Flow, now: u64) {
+    // SAFETY: the caller's promise; the slot is masked.
+    unsafe {
+        if (*f).flags & flow_flag::ADOPTED == 0 {
+            return;
+        }
+        (*f).flags &= !flow_flag::ADOPTED;
+        if (*f).started != (*f).ended || (*f).replies.state != state::UNSYNCED {
+            return;
+        }
+        let number = (*f).started.wrapping_add(1);
+        let slot = number & SLOT;
+        let r: *mut Request = (&raw mut (*f).open as *mut Request).add(slot as usize);
+        (*r).start_ns = (*f).created_ns;
+        (*r).read_ns = 0;
+        (*r).body_bytes = 0;
+        (*r).number = number;
+        (*r).flags = request_flag::ADOPTED;
+        (*r).workload = (*f).workload;
+        e.started(f, slot);
+        core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
+        (&raw mut (*f).started).write_volatile(number);
+        end_one(e, f, Ending::Unobserved, now, 0);
     }
 }
 

@@ -10,7 +10,9 @@ use super::{
     sse,
 };
 use crate::abi::counters::unparsed;
-use crate::abi::flow::{Dir, Flow, PIPELINE, Request, dir_flag as flag, request_flag, state};
+use crate::abi::flow::{
+    Dir, Flow, PIPELINE, Request, dir_flag as flag, flow_flag, request_flag, state,
+};
 use crate::abi::record::{PIECE_LARGE, piece_flag};
 
 const SLOT: u32 = PIPELINE as u32 - 1;
@@ -459,6 +461,7 @@ unsafe fn head_done<E: Env, const REPLY: bool>(
                 _ => 0,
             };
             (*r).workload = (*f).workload;
+            (*f).flags &= !flow_flag::ADOPTED;
             e.started(f, slot);
             core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
             (&raw mut (*f).started).write_volatile(number);

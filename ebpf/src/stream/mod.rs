@@ -16,7 +16,7 @@ mod sse;
 #[cfg(test)]
 mod tests;
 
-pub use ending::{acknowledged, end_all, server_fin};
+pub use ending::{acknowledged, end_all, server_fin, took_over};
 pub use message::{gap, step};
 
 use crate::abi::flow::Flow;

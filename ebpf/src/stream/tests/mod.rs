@@ -1,6 +1,7 @@
 //! The machine on the host: driven as the tap drives it, and held against a parser of whole byte
 //! streams that shares no code with it.
 
+mod adopted;
 mod bodies;
 mod events;
 mod fuzz;

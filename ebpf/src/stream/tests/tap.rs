@@ -1,9 +1,11 @@
 //! Drives the machine as `object::wire::take` does, with packets in memory, and keeps what it says.
 
-use crate::abi::flow::{Dir, Flow, closer, dir_flag, request_flag, state};
+use crate::abi::flow::{Dir, Flow, closer, dir_flag, flow_flag, request_flag, state};
 use crate::abi::record::piece_flag;
 use crate::hist::GAP_BUCKETS;
-use crate::stream::{Cursor, Ending, Env, WINDOW, acknowledged, end_all, gap, server_fin, step};
+use crate::stream::{
+    Cursor, Ending, Env, WINDOW, acknowledged, end_all, gap, server_fin, step, took_over,
+};
 
 /// Bytes before the payload: the machine has no business there.
 const FRONT: u32 = 54;
@@ -404,6 +406,23 @@ impl Tap {
         let f = &raw mut *self.flow;
         // SAFETY: as above.
         unsafe { server_fin(&mut self.wire, f, first, now) };
+    }
+
+    /// A connection that was taken up in the middle.
+    pub fn adopted() -> Tap {
+        let mut tap = Tap::new();
+        tap.flow.flags = flow_flag::ADOPTED;
+        tap.flow.created_ns = 1;
+        tap.flow.requests.state = state::UNSYNCED;
+        tap.flow.replies.state = state::UNSYNCED;
+        tap
+    }
+
+    /// What the tap does after a segment of the server.
+    pub fn take_over(&mut self, now: u64) {
+        let f = &raw mut *self.flow;
+        // SAFETY: as above.
+        unsafe { took_over(&mut self.wire, f, now) };
     }
 
     /// The client closes its side, in order.
