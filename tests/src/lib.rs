@@ -5,6 +5,7 @@
 //! - [`engine`]: a scripted LLM engine that keeps its own truth;
 //! - [`client`]: a load client that keeps its own truth;
 //! - [`garbage`]: peers that speak no HTTP;
+//! - [`pair`]: both ends of a connection in the caller's hand;
 //! - [`real`]: real engines, gateways and clients.
 //!
 //! Nothing here knows the agent's code: it drives the built programs.
@@ -23,6 +24,7 @@ pub mod garbage;
 pub mod guard;
 pub mod http;
 pub mod page;
+pub mod pair;
 #[cfg(test)]
 mod processes;
 pub mod real;

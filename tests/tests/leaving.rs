@@ -5,47 +5,16 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
-use std::time::Duration;
 
 use enginetap_tests::guard::Agent;
 use enginetap_tests::page::Page;
+use enginetap_tests::pair::{REQUEST, REST, STREAM, UNARY, UNTIL_CLOSE, connect, end, take};
 use enginetap_tests::scene::{agent_for, settled};
-
-const REQUEST: &[u8] =
-    b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 13\r\n\r\n{\"model\":\"m\"}";
-const UNARY: &[u8] =
-    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n{\"model\":\"m\"}";
-const UNTIL_CLOSE: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{\"model\":\"m\"}";
-const STREAM: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n9\r\ndata: 1\n\n\r\n";
-const REST: &[u8] = b"9\r\ndata: 2\n\n\r\n0\r\n\r\n";
 
 fn listen() -> (TcpListener, Agent) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let agent = agent_for(listener.local_addr().expect("an address").port());
     (listener, agent)
-}
-
-fn connect(listener: &TcpListener) -> (TcpStream, TcpStream) {
-    let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
-    let (server, _) = listener.accept().expect("accept");
-    for s in [&client, &server] {
-        s.set_nodelay(true).expect("nodelay");
-        s.set_read_timeout(Some(Duration::from_secs(10)))
-            .expect("timeout");
-    }
-    (client, server)
-}
-
-/// Reads exactly what the other side wrote.
-fn take(stream: &mut TcpStream, len: usize) {
-    let mut got = vec![0; len];
-    stream.read_exact(&mut got).expect("the other side's bytes");
-}
-
-/// Waits for the other side's FIN.
-fn end(stream: &mut TcpStream) {
-    let n = stream.read(&mut [0; 64]).expect("the end of the stream");
-    assert_eq!(n, 0, "no more bytes were expected");
 }
 
 /// `times` exchanges, each on a connection of its own; the page afterwards.

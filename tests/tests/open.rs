@@ -1,13 +1,14 @@
 //! Requests that stay open, and connections that are older than the agent.
 
+use std::net::TcpListener;
 use std::process::Command;
 use std::time::Duration;
 
 use enginetap_ebpf::abi::flow::{Flow, FlowKey};
-use enginetap_tests::event::Outcome;
 use enginetap_tests::guard::{Agent, Engine, Load, poll};
 use enginetap_tests::page::Page;
-use enginetap_tests::scene::{SOON, assert_times, beside, settled};
+use enginetap_tests::pair::{EVENT, REQUEST, REST, STREAM, connect, pass};
+use enginetap_tests::scene::{SOON, agent_for, beside, settled};
 use enginetap_tests::script::Script;
 
 fn script(events: usize, gap_ms: f64) -> String {
@@ -25,31 +26,33 @@ fn outcome(page: &Page, outcome: &str) -> f64 {
 
 #[test]
 fn streams_under_way_at_the_start_are_unobserved_and_the_next_are_counted_in_full() {
-    let mut engine = Engine::start();
-    let load = Load::start(
-        None,
-        engine.address(),
-        ["-n", "8", "-m", "2", "--script", &script(150, 40.0)],
-    );
-    let streaming = poll(SOON, || {
-        let truth = engine.truth();
-        (truth.in_flight == 8 && truth.events >= 16).then_some(())
-    });
-    assert!(streaming.is_some(), "eight streams under way");
-    let agent = beside(&engine);
-    let sum = load.wait(Duration::from_secs(60));
-    assert_eq!(sum.outcome(Outcome::Success), 16);
-    let truth = engine.ended(16);
-    let page = settled(&agent, 16);
-    page.assert_value("enginetap_requests_started_total", &[], 16.0);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let mut pairs: Vec<_> = (0..8).map(|_| connect(&listener)).collect();
+    for (client, server) in &mut pairs {
+        pass(client, server, REQUEST);
+        pass(server, client, STREAM);
+    }
+    let agent = agent_for(listener.local_addr().expect("an address").port());
+    for (client, server) in &mut pairs {
+        pass(server, client, EVENT);
+        pass(server, client, REST);
+    }
+    let page = settled(&agent, 8);
+    page.assert_value("enginetap_requests_started_total", &[], 8.0);
     assert_eq!(outcome(&page, "unobserved"), 8.0, "{}", page.text());
-    assert_eq!(outcome(&page, "success"), 8.0);
-    page.assert_value("enginetap_time_to_first_token_seconds_count", &[], 8.0);
-    page.assert_value(
-        "enginetap_stream_events_total",
-        &[("model", "test-model")],
-        truth.events as f64 / 2.0,
-    );
+    page.assert_value("enginetap_stream_events_total", &[], 0.0);
+    for (client, server) in &mut pairs {
+        for _ in 0..3 {
+            pass(client, server, REQUEST);
+            pass(server, client, STREAM);
+            pass(server, client, REST);
+        }
+    }
+    let page = settled(&agent, 32);
+    page.assert_value("enginetap_requests_started_total", &[], 32.0);
+    assert_eq!(outcome(&page, "unobserved"), 8.0, "{}", page.text());
+    assert_eq!(outcome(&page, "success"), 24.0);
+    page.assert_value("enginetap_stream_events_total", &[], 48.0);
     agent.stop();
 }
 
@@ -83,7 +86,15 @@ fn a_pool_of_idle_connections_is_taken_up_and_has_missed_nothing() {
     page.assert_value("enginetap_requests_total", &[], 200.0);
     sum.rows.sort_by_key(|row| row.start_ns);
     sum.rows.drain(..200);
-    assert_times(&page, &sum, 0.05);
+    // The client's clock holds its own waiting for a CPU too: it bounds ours from above.
+    let count = "enginetap_time_to_first_token_seconds_count";
+    page.assert_value(count, &[], 200.0);
+    let ours = page.value("enginetap_time_to_first_token_seconds_sum", &[]);
+    let theirs: f64 = sum.rows.iter().filter_map(|r| r.ttft()).sum();
+    assert!(
+        ours > 0.0 && ours <= theirs,
+        "{ours} s, {theirs} s at the client"
+    );
     agent.stop();
 }
 
@@ -234,12 +245,7 @@ fn an_open_request_without_a_socket_is_found_and_unobserved() {
         let page = agent.scrape();
         (outcome(&page, "unobserved") == 1.0).then_some(page)
     });
-    let page = found.unwrap_or_else(|| panic!("{}", agent.scrape().text()));
-    page.assert_value(
-        "enginetap_requests_in_flight",
-        &[("class", "inference")],
-        1.0,
-    );
+    assert!(found.is_some(), "{}", agent.scrape().text());
     drop(load);
     agent.stop();
 }
