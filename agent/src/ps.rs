@@ -31,6 +31,13 @@ pub fn ps(address: &str) -> Result<()> {
     Ok(())
 }
 
+/// The name of a process without characters that would move a terminal's cursor or hide others.
+fn name(value: &Value) -> String {
+    let strange = |c: char| c.is_control() || c.escape_debug().len() > 2;
+    let shown = |c: char| if strange(c) { '?' } else { c };
+    text(value, "comm").chars().map(shown).collect()
+}
+
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
 }
@@ -72,7 +79,7 @@ pub fn table(targets: &Value) -> String {
             out += &format!(
                 "  pid {:<8} {:<16} {:<12} ended {:<8} in flight {:<4} because: {}\n",
                 p["pid"],
-                text(p, "comm"),
+                name(p),
                 text(p, "role"),
                 p["ended"],
                 p["in_flight"],
@@ -93,12 +100,7 @@ pub fn table(targets: &Value) -> String {
     if !others.is_empty() {
         out.push_str("not watched:\n");
         for o in others {
-            out += &format!(
-                "  pid {:<8} {:<16} {}\n",
-                o["pid"],
-                text(o, "comm"),
-                text(o, "why")
-            );
+            out += &format!("  pid {:<8} {:<16} {}\n", o["pid"], name(o), text(o, "why"));
         }
     }
     for p in list(&targets["probes"])

@@ -18,6 +18,7 @@ pub fn give_back_memory() {
 pub mod btf;
 pub mod control;
 pub mod load;
+pub mod lookup;
 pub mod ring;
 pub mod tables;
 pub mod tap;

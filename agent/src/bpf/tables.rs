@@ -1,5 +1,7 @@
 //! Typed access to the maps.
 
+use std::os::fd::AsFd;
+
 use anyhow::{Context, Result};
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, IterableMap, MapData, PerCpuArray};
@@ -8,6 +10,8 @@ use enginetap_ebpf::abi::flow::{Flow, FlowKey};
 use enginetap_ebpf::abi::listener::{Listener, ListenerKey, Ports};
 use enginetap_ebpf::abi::process::{Process, ProcessKey};
 use enginetap_ebpf::abi::record::told;
+
+use super::lookup;
 
 /// The maps the agent reads and writes.
 pub struct Tables {
@@ -47,7 +51,7 @@ impl Tables {
 
     /// Bytes that the kernel accounts to each map, as `/proc/self/fdinfo` says.
     pub fn memory(&self) -> Vec<(&'static str, u64)> {
-        use std::os::fd::{AsFd, AsRawFd};
+        use std::os::fd::AsRawFd;
         let of = |name, fd: std::os::fd::BorrowedFd<'_>| {
             let text =
                 std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
@@ -69,13 +73,12 @@ impl Tables {
         Ok(self.told.set(flow as u32 & 0xffff, told(flow, number), 0)?)
     }
 
-    /// One flow.
+    /// One flow, without its captured bytes.
     pub fn flow(&self, key: &FlowKey) -> Option<Box<Flow>> {
-        self.flows.get(key, 0).ok().map(Box::new)
+        lookup::flow(self.flows.map().fd().as_fd(), key)
     }
 
     fn flows_fd(&self) -> Result<std::os::fd::OwnedFd> {
-        use std::os::fd::AsFd;
         Ok(self.flows.map().fd().as_fd().try_clone_to_owned()?)
     }
 
@@ -190,11 +193,11 @@ impl FlowsView {
         })
     }
 
-    /// Calls `visit` for every flow. The table may change meanwhile.
+    /// Calls `visit` for every flow, without its captured bytes. The table may change meanwhile.
     pub fn each(&self, mut visit: impl FnMut(&FlowKey, &Flow)) {
         let keys: Vec<FlowKey> = self.flows.keys().filter_map(Result::ok).collect();
         for key in keys {
-            if let Ok(flow) = self.flows.get(&key, 0) {
+            if let Some(flow) = lookup::flow(self.flows.map().fd().as_fd(), &key) {
                 visit(&key, &flow);
             }
         }

@@ -3,7 +3,6 @@
 
 use enginetap_ebpf::abi::flow::FlowKey;
 use enginetap_ebpf::hist::gap_bucket;
-use zeroize::Zeroizing;
 
 use crate::engines::{self, RouteMatch};
 use crate::protocol::body::{RequestFacts, request_facts};
@@ -12,6 +11,7 @@ use crate::protocol::head::{
     ContentType, RequestHead, ResponseHead, parse_request_head, parse_response_head,
 };
 use crate::protocol::kind::EventKind;
+use crate::protocol::wiped::Wiped;
 use crate::vocab::{Engine, Gaps};
 
 /// Bytes of one message that are kept at most: a head, a window of its body, and slack for pieces
@@ -21,8 +21,8 @@ const KEPT: usize = 8 * 1024;
 /// Captured bytes of a message.
 #[derive(Default)]
 pub struct Message {
-    start: Zeroizing<Vec<u8>>,
-    tail: Zeroizing<Vec<u8>>,
+    start: Wiped,
+    tail: Wiped,
     tail_end: u64,
     broken: bool,
 }
@@ -34,10 +34,9 @@ impl Message {
             if self.tail_end != offset {
                 self.tail.clear();
             }
-            self.tail.extend_from_slice(data);
+            self.tail.push(data);
             self.tail_end = offset + data.len() as u64;
-            let excess = self.tail.len().saturating_sub(KEPT);
-            self.tail.drain(..excess);
+            self.tail.drop_front(self.tail.len().saturating_sub(KEPT));
             return;
         }
         if offset == 0 {
@@ -52,7 +51,7 @@ impl Message {
             return;
         }
         let fresh = data.get((have - offset) as usize..).unwrap_or_default();
-        self.start.extend_from_slice(fresh);
+        self.start.push(fresh);
     }
 
     /// The body of a message whose head has `head` bytes: its beginning, and its end if that was
@@ -65,8 +64,7 @@ impl Message {
             self.tail.clear();
         } else if !self.broken && from <= self.start.len() as u64 {
             let known = (self.start.len() as u64 - from) as usize;
-            let fresh = self.tail.get(known..).unwrap_or_default().to_vec();
-            self.start.extend_from_slice(&fresh);
+            self.start.push(self.tail.get(known..).unwrap_or_default());
             self.tail.clear();
         }
         (self.start.get(head..).unwrap_or_default(), &self.tail)

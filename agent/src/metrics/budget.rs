@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::protocol::json;
+
 /// The limits of one agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -29,9 +31,6 @@ impl Default for Limits {
     }
 }
 
-/// Longer names are not admitted. Cutting them could make two models one.
-pub const MODEL_NAME_MAX: usize = 256;
-
 /// What has been used of the limits.
 #[derive(Clone, Debug, Default)]
 pub struct Budget {
@@ -54,11 +53,12 @@ impl Budget {
         }
     }
 
-    /// Takes a model name in for a workload that has `own` already. `None` = past a cap.
+    /// Takes a model name in for a workload that has `own` already. `None` = past a cap, or no
+    /// name that a page should show.
     pub fn admit(&mut self, own: usize, name: &str) -> Option<Arc<str>> {
         // Workloads number their models in 16 bits.
         let cap = self.limits.models_per_workload.min(60_000);
-        if name.len() > MODEL_NAME_MAX || own >= cap {
+        if own >= cap || json::model_name(name).is_none() {
             return None;
         }
         let known = self

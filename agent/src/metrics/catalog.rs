@@ -417,7 +417,7 @@ pub const METRICS: &[MetricDef] = &[
     MetricDef {
         family: Family::SeriesDropped,
         name: "enginetap_series_dropped_total",
-        help: "Updates written to a series of model or route `other` since the agent started because their own would have gone past the series budget.",
+        help: "Updates written to a series of model or route `other` since the agent started because their own would have gone past the series budget, or the model past the cap on models.",
         ..AGENT
     },
     MetricDef {

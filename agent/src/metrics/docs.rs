@@ -35,7 +35,8 @@ empty, unit or executable), `engine` and `tier` in front of the labels named bel
 
 - `model`: a name this workload served (a 2xx reply, its command line, its `/v1/models` reply),
   `unknown` when none was named, `other` when it was not served here or came past a cap (64 per
-  workload, 1,024 per node, 256 bytes a name). Admitted names stay.
+  workload, 1,024 per node). Admitted names stay. A name has 1 to 256 bytes of characters that
+  print; anything else (control, format and direction characters, invalid UTF-8) names no model.
 - `route`: a registered path of the engine from a closed list, else `other`.
 - `status`: the code; `1xx` to `5xx` for codes nobody defined or when only the class is known;
   `other` for numbers that are no status; `none` without a response head.
@@ -44,7 +45,7 @@ empty, unit or executable), `engine` and `tier` in front of the labels named bel
 - Past the series budget new series fold into `other` and `enginetap_series_dropped_total` counts
   each update that did: on a full node (200,000) models first, then routes; in a full model (1,000
   per workload, of which three quarters for routes and rare statuses) its routes first, its
-  statuses to their class. What was shown stays.
+  statuses to their class. A model past its cap counts there too. What was shown stays.
 - Bounds are inclusive and exact. `--bucket-edge NAME=VALUE` adds one where a NAME is given.
 - OpenMetrics pages add `_created` to counters and histograms and drop `_total` from family names.
 ";

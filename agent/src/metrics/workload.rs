@@ -112,6 +112,7 @@ impl Workload {
             return ModelIx::OTHER;
         }
         let Some(name) = budget.admit(self.models.len() - 2, name) else {
+            budget.dropped += 1;
             return ModelIx::OTHER;
         };
         let model = ModelIx(self.models.len() as u16);

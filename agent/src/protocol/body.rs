@@ -7,6 +7,9 @@ use super::head::{ContentType, RequestHead};
 use super::json::{Ending, Json, model_name};
 use zeroize::Zeroizing;
 
+/// The fields of a form that say something.
+const FIELDS: [&[u8]; 3] = [b"model", b"stream", b"stream_include_usage"];
+
 /// What a request asks for. `None` is not known, or not said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestFacts {
@@ -100,10 +103,12 @@ impl RequestFacts {
             complete.then(|| (&pair[..equals], &pair[equals + 1..]))
         });
         for (key, value) in &mut pairs {
-            let Some(value) = percent_decoded(value, true) else {
-                continue;
-            };
-            self.field(key, &value);
+            // No other value is decoded: a prompt must not be copied.
+            if FIELDS.contains(&key)
+                && let Some(value) = percent_decoded(value, true)
+            {
+                self.field(key, &value);
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 //! an unknown place near its end. Bare LF after a size is accepted; chunk extensions and trailers
 //! are dropped. A body that breaks the coding yields what came before the break.
 
-/// Most hexadecimal digits of a chunk size.
+/// Most hexadecimal digits of a chunk size, zeros in front of it not counted.
 const SIZE_DIGITS: u32 = 15;
 
 /// How much of a tail is read, in bytes; captures are far below it, and the search is quadratic.
@@ -25,6 +25,7 @@ pub struct Dechunker {
     state: State,
     left: u64,
     digits: u32,
+    sized: bool,
     line_empty: bool,
 }
 
@@ -34,6 +35,7 @@ impl Default for Dechunker {
             state: State::Size,
             left: 0,
             digits: 0,
+            sized: false,
             line_empty: true,
         }
     }
@@ -80,8 +82,9 @@ impl Dechunker {
             (State::Size, b';') => self.state = State::Extension,
             (State::Size, _) => match (byte as char).to_digit(16) {
                 Some(digit) if self.digits < SIZE_DIGITS => {
-                    self.digits += 1;
                     self.left = self.left << 4 | u64::from(digit);
+                    self.digits += u32::from(self.left != 0);
+                    self.sized = true;
                 }
                 _ => self.state = State::Broken,
             },
@@ -89,6 +92,7 @@ impl Dechunker {
             (State::AfterData, b'\n') => {
                 self.state = State::Size;
                 self.digits = 0;
+                self.sized = false;
             }
             (State::AfterData, b'\r') => {}
             (State::AfterData, _) => self.state = State::Broken,
@@ -102,8 +106,8 @@ impl Dechunker {
 
     fn end_of_size(&mut self) {
         self.line_empty = true;
-        self.state = match (self.digits, self.left) {
-            (0, _) => State::Broken,
+        self.state = match (self.sized, self.left) {
+            (false, _) => State::Broken,
             (_, 0) => State::Trailer,
             _ => State::Data,
         };
@@ -187,7 +191,8 @@ fn size_of(line: &[u8]) -> Option<u64> {
         .next()
         .unwrap_or_default()
         .trim_ascii();
-    if digits.is_empty() || digits.len() > SIZE_DIGITS as usize {
+    let zeros = digits.iter().take_while(|&&b| b == b'0').count();
+    if digits.is_empty() || digits.len() - zeros > SIZE_DIGITS as usize {
         return None;
     }
     digits.iter().try_fold(0, |size, &b| {
@@ -241,6 +246,8 @@ mod tests {
     fn extensions_trailers_and_bare_line_feeds_are_tolerated() {
         let (body, done) = dechunk(b"3;x=y\nabc\n2 \r\nde\r\n0\r\nX-T: 1\r\n\r\n");
         assert_eq!((body.as_slice(), done), (&b"abcde"[..], true));
+        let (body, done) = dechunk(b"00000000000000000003\r\nabc\r\n00000000000000000000\r\n\r\n");
+        assert_eq!((body.as_slice(), done), (&b"abc"[..], true));
         let (body, done) = dechunk(b"zz\r\nabc");
         assert_eq!((body.len(), done), (0, false));
     }

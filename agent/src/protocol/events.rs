@@ -9,14 +9,17 @@ use super::head::ContentType;
 use super::json::Json;
 use super::kind::{EventKind, classify};
 use super::usage;
+use super::wiped::Wiped;
 use crate::vocab::Tokens;
-use zeroize::Zeroize;
 
 /// Longest payload kept, in bytes.
 pub const EVENT_BYTES: usize = 8 * 1024;
 
 /// Room for the field name in front of a payload.
 const LINE_BYTES: usize = EVENT_BYTES + 16;
+
+/// Longest event name kept, in bytes.
+const NAME_BYTES: usize = 64;
 
 /// How a reply's events are framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,7 +55,7 @@ pub struct Event {
 /// A buffer with a cap that leaves no copies behind.
 #[derive(Default)]
 struct Buffer {
-    bytes: Vec<u8>,
+    bytes: Wiped,
     cut: bool,
 }
 
@@ -60,21 +63,7 @@ impl Buffer {
     fn push(&mut self, bytes: &[u8], cap: usize) {
         let kept = &bytes[..bytes.len().min(cap - self.bytes.len().min(cap))];
         self.cut |= kept.len() < bytes.len();
-        let needed = self.bytes.len() + kept.len();
-        if needed > self.bytes.capacity() {
-            // Growing in place would leave the old block with its content to the allocator.
-            let mut larger = Vec::with_capacity(needed.max(2 * self.bytes.len()).max(256));
-            larger.extend_from_slice(&self.bytes);
-            self.bytes.zeroize();
-            self.bytes = larger;
-        }
-        self.bytes.extend_from_slice(kept);
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        self.bytes.zeroize();
+        self.bytes.push(kept);
     }
 }
 
@@ -83,7 +72,7 @@ struct Lines {
     framing: StreamFraming,
     line: Buffer,
     data: Buffer,
-    name: Vec<u8>,
+    name: Buffer,
     has_data: bool,
     started: bool,
     index: u64,
@@ -106,7 +95,7 @@ impl EventReader {
                 framing,
                 line: Buffer::default(),
                 data: Buffer::default(),
-                name: Vec::new(),
+                name: Buffer::default(),
                 has_data: false,
                 started: false,
                 index: 0,
@@ -195,7 +184,7 @@ impl Lines {
                 let data = std::mem::take(&mut self.data);
                 let name = std::mem::take(&mut self.name);
                 if std::mem::take(&mut self.has_data) {
-                    self.emit(&name, &data.bytes, !data.cut, ts_ns, events);
+                    self.emit(&name.bytes, &data.bytes, !data.cut, ts_ns, events);
                 }
             }
             StreamFraming::Sse => self.field(line, cut),
@@ -213,7 +202,10 @@ impl Lines {
                 self.data.push(value, EVENT_BYTES);
                 self.data.cut |= cut;
             }
-            b"event" => self.name = value[..value.len().min(64)].to_vec(),
+            b"event" => {
+                self.name.bytes.clear();
+                self.name.push(value, NAME_BYTES);
+            }
             _ => {}
         }
     }

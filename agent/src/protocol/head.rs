@@ -215,8 +215,10 @@ fn one_response_head(bytes: &[u8]) -> Option<ResponseHead> {
 fn headers(bytes: &[u8], mut header: impl FnMut(&[u8], &[u8])) -> (usize, bool) {
     let mut at = 0;
     while let Some(length) = bytes[at..].iter().position(|&b| b == b'\n') {
-        let line = bytes[at..at + length].trim_ascii_end();
+        let line = &bytes[at..at + length];
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
         at += length + 1;
+        // A line of blanks is no empty line: it continues the one before.
         if line.is_empty() {
             return (at, true);
         }
@@ -436,6 +438,16 @@ mod tests {
         .expect("head");
         assert!(probe.prober);
         assert_eq!(probe.upgrade, Some(Upgrade::WebSocket));
+    }
+
+    #[test]
+    fn a_line_of_blanks_does_not_end_a_head() {
+        let bytes = b"POST /x HTTP/1.1\r\nA: b\r\n \t \r\nContent-Length: 7\r\n\r\n";
+        let head = parse_request_head(bytes).expect("head");
+        assert_eq!(
+            (head.head_len, head.framing.content_length),
+            (bytes.len(), Some(7))
+        );
     }
 
     #[test]

@@ -135,10 +135,22 @@ impl<'a> Json<'a> {
     }
 }
 
-/// `text` as a model name: 1 to 256 bytes, no control characters.
+/// `text` as a model name: 1 to 256 bytes of characters that print. Control, format and
+/// direction characters (U+202E and the like), separators other than the blank, private and
+/// unassigned ones would let two names look like one, or one break a page that shows it.
 pub fn model_name(text: &str) -> Option<String> {
-    let fits = !text.is_empty() && text.len() <= MODEL_BYTES && !text.chars().any(char::is_control);
+    let fits = !text.is_empty() && text.len() <= MODEL_BYTES && prints(text);
     fits.then(|| text.to_owned())
+}
+
+/// Whether every character prints and the first is no combining mark: whether the debug form,
+/// which escapes all others, is longer by the backslashes of quotes and backslashes only.
+fn prints(text: &str) -> bool {
+    let quoted = text
+        .chars()
+        .filter(|c| matches!(c, '\\' | '"' | '\''))
+        .count();
+    text.escape_debug().count() == text.chars().count() + quoted
 }
 
 /// Iterator over an object's fields as raw key and value.
@@ -477,6 +489,34 @@ mod tests {
         assert_eq!(Json::prefix(br#""a\u0007b""#).model(), None);
         assert_eq!(Json::prefix(br#""""#).model(), None);
         assert_eq!(Json::prefix(b"\"\xff\xfe\"").model(), None);
+        for hostile in [
+            "a\u{202e}b",
+            "\u{2066}a",
+            "a\u{200b}b",
+            "a\u{feff}",
+            "a\u{ad}b",
+            "a\u{2028}b",
+            "a\u{85}",
+            "a\u{a0}b",
+            "a\u{e0041}",
+            "a\u{e000}",
+            "\u{301}a",
+            "a\nb",
+            "a\tb",
+            "a\0",
+            "\u{7f}",
+        ] {
+            assert_eq!(model_name(hostile), None, "{hostile:?}");
+        }
+        for fine in [
+            "org/m-1.5:q4",
+            "a \"b\" \\ 'c'",
+            "\u{e9}\u{4e2d}\u{301}",
+            "{}=,;",
+            "\u{1f999}",
+        ] {
+            assert_eq!(model_name(fine).as_deref(), Some(fine));
+        }
         assert_eq!(
             Json::prefix(br#""\u00e9/x""#).model().as_deref(),
             Some("\u{e9}/x")

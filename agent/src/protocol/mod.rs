@@ -13,6 +13,7 @@ pub mod kind;
 pub mod reply;
 pub mod tail;
 pub mod usage;
+pub mod wiped;
 
 #[cfg(test)]
 mod noise;

@@ -8,6 +8,7 @@ use super::events::{StreamFraming, model_of, sse_field};
 use super::json::{Ending, Json};
 use super::kind::{EventKind, classify, classify_ending, is_terminal};
 use super::usage;
+use super::wiped::Wiped;
 use crate::vocab::Tokens;
 use zeroize::Zeroizing;
 
@@ -68,7 +69,7 @@ impl TailFacts {
     }
 
     fn sse(&mut self, body: &[u8]) {
-        let mut data: Option<Zeroizing<Vec<u8>>> = None;
+        let mut data: Option<Wiped> = None;
         let mut name: &[u8] = b"";
         let mut cut = true;
         for (number, line) in body.split_inclusive(|&b| b == b'\n').enumerate() {
@@ -87,17 +88,17 @@ impl TailFacts {
             match sse_field(line) {
                 (b"data", value) => match &mut data {
                     Some(data) => {
-                        data.push(b'\n');
-                        data.extend_from_slice(value);
+                        data.push(b"\n");
+                        data.push(value);
                     }
-                    None => data = Some(Zeroizing::new(value.to_vec())),
+                    None => data.get_or_insert_default().push(value),
                 },
                 (b"event", value) => name = value,
                 // Older llama.cpp reports an error in a field of that name.
                 (b"error", value) => self.error = Some(error_field(value)),
                 // The rest of a line whose field was cut off: data if it ends like data.
                 _ if number == 0 && line.ends_with(b"}") => {
-                    data = Some(Zeroizing::new(line.to_vec()));
+                    data.get_or_insert_default().push(line);
                 }
                 _ => {}
             }

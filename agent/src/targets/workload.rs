@@ -136,7 +136,19 @@ fn from_path(path: &str) -> Option<WorkloadName> {
         .iter()
         .rev()
         .find(|segment| segment.ends_with(".service") && !segment.starts_with("user@"))?;
-    Some(WorkloadName::new(WorkloadKind::Unit, "", unit, ""))
+    Some(WorkloadName::new(
+        WorkloadKind::Unit,
+        "",
+        &unit_name(unit),
+        "",
+    ))
+}
+
+/// A unit's name as a label value. Whoever may make a cgroup chooses its bytes; a real unit's are
+/// among those that are kept, and no file name is longer.
+fn unit_name(segment: &str) -> String {
+    let kept = |c: char| if c.is_ascii_graphic() { c } else { '_' };
+    segment.chars().take(255).map(kept).collect()
 }
 
 /// The uid in `pod<uid>` (cgroupfs) or `kubepods-burstable-pod<uid>.slice` (systemd, where `_`
