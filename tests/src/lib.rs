@@ -6,6 +6,10 @@
 //! - [`client`]: a load client that keeps its own truth;
 //! - [`garbage`]: peers that speak no HTTP;
 //! - [`pair`]: both ends of a connection in the caller's hand;
+//! - [`cases`]: connections of known bytes and what each adds to the page;
+//! - [`memory`]: what a core dump of a process would hold;
+//! - [`readonly`]: what the kernel programs may do;
+//! - [`raw`]: both ends of a connection in one hand;
 //! - [`real`]: real engines, gateways and clients.
 //!
 //! Nothing here knows the agent's code: it drives the built programs.
@@ -16,6 +20,7 @@
 pub mod bench;
 #[cfg(test)]
 mod both;
+pub mod cases;
 pub mod client;
 pub mod clock;
 pub mod engine;
@@ -23,10 +28,13 @@ pub mod event;
 pub mod garbage;
 pub mod guard;
 pub mod http;
+pub mod memory;
 pub mod page;
 pub mod pair;
 #[cfg(test)]
 mod processes;
+pub mod raw;
+pub mod readonly;
 pub mod real;
 pub mod scene;
 pub mod script;

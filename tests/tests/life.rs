@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use enginetap_tests::guard::{Agent, Engine, Load, NetNs, locate, poll};
+use enginetap_tests::readonly::{called_helpers, promised_helpers, promised_types};
 use enginetap_tests::scene::{SOON, agent_for, beside, port, settled};
 use enginetap_tests::script::Script;
 
@@ -95,25 +96,13 @@ fn only_read_only_program_types_and_helpers_are_loaded() {
         .collect();
     let programs = if mine.is_empty() { by_name } else { mine };
     assert!(programs.len() >= 6, "{list}");
-    let allowed: BTreeSet<&str> = [
-        "bpf_map_lookup_elem",
-        "bpf_map_update_elem",
-        "bpf_map_delete_elem",
-        "bpf_probe_read_kernel",
-        "bpf_ktime_get_ns",
-        "bpf_skb_load_bytes",
-        "bpf_get_current_pid_tgid",
-        "bpf_get_current_task",
-        "bpf_ringbuf_reserve",
-        "bpf_ringbuf_submit",
-        "bpf_ringbuf_query",
-        "bpf_loop",
-        "bpf_tail_call",
-    ]
-    .into();
+    let (types, allowed) = (promised_types(), promised_helpers());
+    let seen: BTreeSet<String> = programs
+        .iter()
+        .filter_map(|p| p["type"].as_str().map(str::to_owned))
+        .collect();
+    assert_eq!(seen, types, "README lists the program types");
     for p in programs {
-        let kind = p["type"].as_str().unwrap();
-        assert!(["socket_filter", "tracing"].contains(&kind), "{p}");
         let code = run(
             "bpftool",
             &["prog", "dump", "xlated", "id", &p["id"].to_string()],
@@ -135,6 +124,11 @@ fn only_read_only_program_types_and_helpers_are_loaded() {
     }
     engine.truth();
     agent.stop();
+}
+
+#[test]
+fn the_kernel_object_calls_exactly_the_helpers_that_readme_lists() {
+    assert_eq!(called_helpers(&locate("enginetap")), promised_helpers());
 }
 
 #[test]
