@@ -19,4 +19,7 @@ pub mod targets;
 pub mod vocab;
 pub mod watch;
 
+#[cfg(test)]
+mod fuzz;
+
 pub use run::{Agent, Shared};

@@ -52,7 +52,7 @@ fn ask(n: usize, secret: &str) -> Vec<u8> {
         2 => "application/x-www-form-urlencoded",
         _ => "multipart/form-data; boundary=b",
     };
-    if n % 7 == 0 {
+    if n.is_multiple_of(7) {
         let chunks: String = body
             .as_bytes()
             .chunks(777)

@@ -234,7 +234,7 @@ impl Lines {
 }
 
 /// The model an event or a reply names.
-pub(super) fn model_of<'a>(get: impl Fn(&str) -> Option<Json<'a>>) -> Option<String> {
+pub(crate) fn model_of<'a>(get: impl Fn(&str) -> Option<Json<'a>>) -> Option<String> {
     let named = |key: &str| get(key)?.model();
     let inner = |key: &str| get(key)?.get("model")?.model();
     named("model")

@@ -74,8 +74,9 @@ impl Framing {
 fn length(value: &[u8]) -> Option<u64> {
     let mut lengths = value.split(|&b| b == b',').map(|part| {
         let part = part.trim_ascii();
-        let digits = !part.is_empty() && part.len() < 19 && part.iter().all(u8::is_ascii_digit);
-        digits.then(|| part.iter().fold(0, |n, &b| n * 10 + u64::from(b - b'0')))
+        let digits = !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+        let number = std::str::from_utf8(part).ok().filter(|_| digits)?;
+        number.parse().ok().filter(|&n: &u64| n != u64::MAX)
     });
     let first = lengths.next()??;
     lengths.all(|next| next == Some(first)).then_some(first)

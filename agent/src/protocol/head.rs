@@ -112,10 +112,7 @@ pub struct ResponseHead {
 /// Reads the head of a request. `None` when the bytes begin no HTTP/1 request, or too little of
 /// the target was captured to know its path.
 pub fn parse_request_head(bytes: &[u8]) -> Option<RequestHead> {
-    let skipped = bytes
-        .iter()
-        .take_while(|&&b| b == b'\r' || b == b'\n')
-        .count();
+    let skipped = empty_lines(bytes);
     let rest = &bytes[skipped..];
     let line_end = rest.iter().position(|&b| b == b'\n');
     let line = rest[..line_end.unwrap_or(rest.len())].trim_ascii_end();
@@ -164,7 +161,7 @@ pub fn parse_request_head(bytes: &[u8]) -> Option<RequestHead> {
 
 /// Reads the head of a reply, past interim ones. `None` when the bytes begin no HTTP/1 reply.
 pub fn parse_response_head(bytes: &[u8]) -> Option<ResponseHead> {
-    let mut start = 0;
+    let mut start = empty_lines(bytes);
     loop {
         let mut head = one_response_head(&bytes[start..])?;
         let interim = (100..200).contains(&head.status) && head.status != 101;
@@ -178,6 +175,12 @@ pub fn parse_response_head(bytes: &[u8]) -> Option<ResponseHead> {
             None => return Some(head),
         }
     }
+}
+
+/// Length of the empty lines in front of a message, which are to be ignored.
+fn empty_lines(bytes: &[u8]) -> usize {
+    let end = |b: &&u8| **b == b'\r' || **b == b'\n';
+    bytes.iter().take_while(end).count()
 }
 
 fn one_response_head(bytes: &[u8]) -> Option<ResponseHead> {

@@ -211,7 +211,7 @@ pub fn read_stat(root: &Path, pid: u32) -> Result<Stat> {
 }
 
 /// The name may hold spaces, brackets and newlines, so it ends at the last `)`.
-fn parse_stat(pid: u32, text: &str) -> Option<Stat> {
+pub(crate) fn parse_stat(pid: u32, text: &str) -> Option<Stat> {
     let (head, tail) = text.rsplit_once(')')?;
     let comm = head.split_once('(')?.1.to_owned();
     // Field 3 is the first here.
@@ -298,7 +298,7 @@ pub fn read_mapped(root: &Path, key: ProcessKey) -> Result<Vec<MappedFile>> {
     Ok(mapped)
 }
 
-fn parse_maps(mut reader: impl BufRead) -> io::Result<Vec<MappedFile>> {
+pub(crate) fn parse_maps(mut reader: impl BufRead) -> io::Result<Vec<MappedFile>> {
     let mut mapped = Vec::new();
     let mut seen: HashSet<MappedFile> = HashSet::new();
     let mut line = Vec::new();
@@ -348,7 +348,7 @@ fn split_deleted(path: &str) -> (&str, bool) {
 
 /// Splits at NULs. A process that writes a title over its arguments (nginx, setproctitle) leaves
 /// one string and a tail of NULs or spaces: that is one argument, the title.
-fn parse_cmdline(bytes: &[u8]) -> Vec<String> {
+pub(crate) fn parse_cmdline(bytes: &[u8]) -> Vec<String> {
     let end = bytes
         .iter()
         .rposition(|&b| b != 0 && b != b' ')
