@@ -1,13 +1,22 @@
 //! Conversations made at random, cut at random, against the reference.
 
+use std::time::{Duration, Instant};
+
 use super::noise::Noise;
 use super::talk::Talk;
 use super::tap::Tap;
 use super::verdict;
 
-/// Runs `body` once per seed and names the seed that fails.
+/// Runs `body` once per seed and names the seed that fails. `ENGINETAP_FUZZ_SECONDS=N` goes on with
+/// new seeds for N seconds.
 pub fn seeds(n: u64, body: impl Fn(u64, &mut Noise) + std::panic::RefUnwindSafe) {
-    for seed in 0..n {
+    let asked = std::env::var("ENGINETAP_FUZZ_SECONDS").ok();
+    let seconds = asked.map_or(0, |text| text.parse().expect("a number"));
+    let end = Instant::now() + Duration::from_secs(seconds);
+    for seed in 0.. {
+        if seed >= n && Instant::now() >= end {
+            return;
+        }
         let run = std::panic::catch_unwind(|| body(seed, &mut Noise::new(seed + 1)));
         if let Err(why) = run {
             eprintln!("seed {seed} fails");

@@ -7,9 +7,15 @@ use super::talk::Talk;
 use super::tap::{Facts, Tap};
 use crate::stream::Ending;
 
-/// Breaks a talk in a few places.
+/// A talk that is broken in a few places.
 fn broken(noise: &mut Noise) -> Talk {
     let mut talk = Talk::random(noise);
+    break_up(&mut talk, noise);
+    talk
+}
+
+/// Breaks a talk in a few places.
+pub fn break_up(talk: &mut Talk, noise: &mut Noise) {
     let last = talk.turns.len() - 1;
     for _ in 0..noise.within(1, 6) {
         let turn = &mut talk.turns[noise.within(0, last)];
@@ -53,11 +59,10 @@ fn broken(noise: &mut Noise) -> Talk {
             }
         }
     }
-    talk
 }
 
 /// Every request that began ends once, in order, by the time the connection is over.
-fn ends_once(tap: &mut Tap) {
+pub fn ends_once(tap: &mut Tap) {
     tap.end(Ending::Closed, u32::MAX, 1 << 60);
     tap.end(Ending::Closed, u32::MAX, 1 << 60);
     let seen = tap.seen();
@@ -120,38 +125,43 @@ fn a_talk_with_holes_breaks_nothing() {
     });
 }
 
-#[test]
-fn a_broken_talk_reads_the_same_however_it_is_cut() {
-    fn facts(talk: &Talk, mut cut: impl FnMut(&[u8]) -> usize) -> Option<Facts> {
-        let mut tap = Tap::new();
-        for turn in &talk.turns {
-            for (reply, bytes) in [(false, &turn.requests), (true, &turn.replies)] {
-                let size = cut(bytes).max(1);
-                for part in bytes.chunks(size) {
-                    if reply {
-                        tap.replies(part, 1)
-                    } else {
-                        tap.requests(part, 1)
-                    }
+/// What is read of a talk in segments as `cut` says; `None` when a direction found its place again,
+/// which depends on segments, as it should.
+fn facts(talk: &Talk, cut: impl Fn(&[u8]) -> usize) -> Option<Facts> {
+    let mut tap = Tap::new();
+    for turn in &talk.turns {
+        for (reply, bytes) in [(false, &turn.requests), (true, &turn.replies)] {
+            for part in bytes.chunks(cut(bytes).max(1)) {
+                if reply {
+                    tap.replies(part, 1)
+                } else {
+                    tap.requests(part, 1)
                 }
             }
         }
-        // Where a direction finds its place again depends on segments, as it should.
-        (!tap.lost_step).then(|| tap.said().facts())
     }
+    (!tap.lost_step).then(|| tap.said().facts())
+}
+
+/// Asserts that a talk reads the same however it is cut; how many cuts could be compared.
+pub fn same_in_any_cut(talk: &Talk, name: &str) -> usize {
+    let whole = facts(talk, <[u8]>::len);
     let mut compared = 0;
-    for seed in 0..250 {
-        let mut noise = Noise::new(seed);
-        let talk = broken(&mut noise);
-        let whole = facts(&talk, <[u8]>::len);
-        for size in [1, 3, 63, 64, 65, 1448] {
-            let (Some(a), Some(b)) = (&whole, facts(&talk, |_| size)) else {
-                continue;
-            };
-            assert_eq!(*a, b, "seed {seed} in segments of {size}");
-            compared += 1;
-        }
+    for size in [1, 3, 63, 64, 65, 1448] {
+        let (Some(a), Some(b)) = (&whole, facts(talk, |_| size)) else {
+            continue;
+        };
+        assert_eq!(*a, b, "{name} in segments of {size}");
+        compared += 1;
     }
+    compared
+}
+
+#[test]
+fn a_broken_talk_reads_the_same_however_it_is_cut() {
+    let compared: usize = (0..250)
+        .map(|seed| same_in_any_cut(&broken(&mut Noise::new(seed)), &format!("seed {seed}")))
+        .sum();
     assert!(compared > 300, "only {compared} were compared");
 }
 

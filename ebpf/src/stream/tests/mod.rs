@@ -3,6 +3,7 @@
 
 mod adopted;
 mod bodies;
+mod corpus;
 mod events;
 mod fuzz;
 mod gaps;
