@@ -174,15 +174,10 @@ fn said(events: &[Value]) -> Said {
         let tokens = usage::of_fields(|key| json.get(key)).unwrap_or_default();
         said.prompts.insert(tokens.prompt);
         said.generations.insert(tokens.generation);
-        // The key of a member that was cut is not known: any that looks like a usage may be one.
-        let members = event
-            .as_object()
-            .into_iter()
-            .flat_map(|fields| fields.values());
+        // Without what was cut another of its counts may be the one to take, and the key of a
+        // member that was cut is not known; a number in a text is never one.
         let mut numbers = BTreeSet::new();
-        members
-            .filter(|m| m.is_object())
-            .for_each(|m| collect(m, &mut numbers));
+        collect(event, &mut numbers);
         said.prompts.extend(numbers.iter().copied().map(Some));
         said.generations.extend(numbers.into_iter().map(Some));
         said.models.insert(model_of(|key| json.get(key)));

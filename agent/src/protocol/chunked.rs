@@ -125,8 +125,8 @@ pub fn dechunk(raw: &[u8]) -> (Vec<u8>, bool) {
 /// The body bytes of a capture that starts anywhere and runs to the last captured byte, and
 /// whether the body's end is in it.
 ///
-/// A size line is believed only if every size line after it stands where the one before it says,
-/// preferably down to the zero chunk. Without one all bytes are taken for the inside of a chunk.
+/// A size line is believed only if it ends in CRLF and every size line after it stands where the one
+/// before it says, preferably down to the zero chunk. Without one all bytes are taken for the inside of a chunk.
 pub fn dechunk_tail(raw: &[u8]) -> (Vec<u8>, bool) {
     let raw = &raw[raw.len().saturating_sub(TAIL_BYTES)..];
     let mut open = None;
@@ -160,7 +160,8 @@ fn follow(raw: &[u8], mut at: usize) -> Option<bool> {
         let Some(end) = line.iter().position(|&b| b == b'\n') else {
             return (proved && (line.is_empty() || size_of(line).is_some())).then_some(false);
         };
-        let size = size_of(&line[..end])?;
+        // Data may begin with a hexadecimal digit and a line feed; it hardly has the CR too.
+        let size = size_of(line[..end].strip_suffix(b"\r")?)?;
         proved = true;
         if size == 0 {
             return trailer(&line[end + 1..]);
