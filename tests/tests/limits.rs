@@ -387,6 +387,10 @@ fn replies_without_a_body_interim_ones_and_upgrades() {
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
         );
     });
+    b.check("methods that begin like HEAD and CONNECT", adds, |w| {
+        w.exchange(&ask("HEADERS"), &json(200, b"{}"));
+        w.exchange(&ask("CONNECTED"), &json(200, b"{}"));
+    });
     for interim in [
         "HTTP/1.1 100 Continue\r\n\r\n",
         "HTTP/1.1 103 Hints\r\nLink: x\r\n\r\nHTTP/1.1 102 P\r\n\r\n",

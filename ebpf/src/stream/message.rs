@@ -2,7 +2,7 @@
 //! becomes of requests whose bytes were missed.
 
 use super::ending::{complete, complete_now, judge, left};
-use super::http1::{first4, method, method_of, status_of};
+use super::http1::{first4, method, method_of, status_of, whole_method};
 use super::line::{Line, byte, line_step};
 use super::once::{line_chunk_size, line_header, reply_reset};
 use super::{
@@ -420,7 +420,7 @@ unsafe fn first_line<E: Env, const REPLY: bool>(
                 method_of(first4(d))
             };
             match known {
-                Ok(m) => (*d).code = m,
+                Ok(m) => (*d).code = whole_method(d, m),
                 Err(reason) => {
                     dead(e, f, d, reason);
                     return;
