@@ -55,12 +55,12 @@ pub fn method_of(first: u32) -> Result<u32, u32> {
 /// `d` is live.
 #[inline(always)]
 pub unsafe fn whole_method(d: *const Dir, found: u32) -> u32 {
-    const ECT: u32 = word4(b"ECT ");
+    const REST: u32 = word4(b"ECT ");
     // SAFETY: the line has 64 bytes and is aligned to 4.
     let next = unsafe { (&raw const (*d).line as *const u32).add(1).read() };
     let same = match found {
         method::HEAD => next & 0xff == b' ' as u32,
-        method::CONNECT => next == ECT,
+        method::CONNECT => next == REST,
         _ => true,
     };
     if same { found } else { method::OTHER }
