@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use super::fuzz::seeds;
+use super::fuzz::{few_seeds, seeds};
 use super::hostile::{break_up, ends_once, same_in_any_cut};
 use super::noise::Noise;
 use super::reference;
@@ -52,7 +52,7 @@ fn each_well_formed_connection_reads_as_the_reference_reads_it() {
         .filter(|(name, _)| !name.starts_with("hostile-"))
     {
         println!("{name}");
-        seeds(40, |_, noise| {
+        few_seeds(40, |_, noise| {
             let mut tap = Tap::new();
             let often = noise.within(1, 30);
             let told = noise.once_in(2);
@@ -76,7 +76,7 @@ fn no_connection_of_the_corpus_breaks_anything_or_depends_on_its_cuts() {
     let mut compared = 0;
     for (name, talk) in corpus() {
         println!("{name}");
-        seeds(20, |_, noise| {
+        few_seeds(20, |_, noise| {
             let mut tap = Tap::new();
             talk.play(noise, &mut tap, |_, _| {});
             ends_once(&mut tap);

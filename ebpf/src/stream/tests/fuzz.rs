@@ -17,11 +17,20 @@ pub fn seeds(n: u64, body: impl Fn(u64, &mut Noise) + std::panic::RefUnwindSafe)
         if seed >= n && Instant::now() >= end {
             return;
         }
-        let run = std::panic::catch_unwind(|| body(seed, &mut Noise::new(seed + 1)));
-        if let Err(why) = run {
-            eprintln!("seed {seed} fails");
-            std::panic::resume_unwind(why);
-        }
+        with_seed(seed, &body);
+    }
+}
+
+/// Runs `body` once per seed, no more whatever was asked for.
+pub fn few_seeds(n: u64, body: impl Fn(u64, &mut Noise) + std::panic::RefUnwindSafe) {
+    (0..n).for_each(|seed| with_seed(seed, &body));
+}
+
+fn with_seed(seed: u64, body: &(impl Fn(u64, &mut Noise) + std::panic::RefUnwindSafe)) {
+    let run = std::panic::catch_unwind(|| body(seed, &mut Noise::new(seed + 1)));
+    if let Err(why) = run {
+        eprintln!("seed {seed} fails");
+        std::panic::resume_unwind(why);
     }
 }
 
