@@ -91,7 +91,7 @@ fn links(agent: &mut Agent) -> usize {
     std::fs::read_dir(fds).expect("its descriptors").count()
 }
 
-fn of<'a>(name: &'a str) -> [(&'static str, &'a str); 1] {
+fn of(name: &str) -> [(&'static str, &str); 1] {
     [("container", name)]
 }
 

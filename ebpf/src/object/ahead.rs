@@ -57,8 +57,9 @@ pub struct Ahead {
 #[inline(always)]
 unsafe fn key(f: *const Flow, slot: u32) -> AheadKey {
     // SAFETY: the caller's flow is live.
+    let flow = unsafe { (*f).id };
     AheadKey {
-        flow: unsafe { (*f).id },
+        flow,
         slot: slot as u64,
     }
 }
@@ -172,7 +173,9 @@ pub unsafe extern "C" fn ahead_hold(
         (*h).last = last;
         (*h).fin = fin;
         (*h).pad = 0;
-        if AHEAD.insert(key(f, free), &*h, 0).is_err() {
+        // By reference: it does not fit the stack.
+        let held: &Ahead = &*h;
+        if AHEAD.insert(key(f, free), held, 0).is_err() {
             return 0;
         }
         (*f).ahead |= 1 << free;
