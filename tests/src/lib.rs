@@ -10,6 +10,7 @@
 //! - [`memory`]: what a core dump of a process would hold;
 //! - [`readonly`]: what the kernel programs may do;
 //! - [`raw`]: both ends of a connection in one hand;
+//! - [`relay`]: a wire that loses, repeats, overtakes and forges;
 //! - [`real`]: real engines, gateways and clients.
 //!
 //! Nothing here knows the agent's code: it drives the built programs.
@@ -36,5 +37,6 @@ mod processes;
 pub mod raw;
 pub mod readonly;
 pub mod real;
+pub mod relay;
 pub mod scene;
 pub mod script;
