@@ -13,7 +13,6 @@ use enginetap_tests::relay::{Counts, Deed, Fault, Faults, Relay, RelayBuilder, W
 use enginetap_tests::scene::{agent_for, assert_counts, assert_streams, settled};
 use enginetap_tests::script::Script;
 
-const PORT: u16 = 8_000;
 /// Seconds per request by which the scheduler may part the stamps of one moment.
 const SLACK: f64 = 0.01;
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -28,21 +27,21 @@ struct Seen {
 
 /// Runs loads side by side over a relay and collects what all counted.
 fn run(builder: RelayBuilder, loads: &[Vec<String>]) -> Seen {
-    let relay = builder.start();
+    let (relay, port) = (builder.start(), Relay::port());
     let mut engine = Engine::builder()
         .netns(&relay.server)
-        .listen(&format!("10.79.0.1:{PORT}"))
-        .listen(&format!("[fd79::1]:{PORT}"))
+        .listen(&format!("10.79.0.1:{port}"))
+        .listen(&format!("[fd79::1]:{port}"))
         .start();
-    let agent = agent_for(PORT);
+    let agent = agent_for(port);
     let start = |(n, load): (usize, &Vec<String>)| {
         let tag = format!("load{n}");
         let args = load.iter().map(String::as_str).chain(["--tag", &tag]);
         let over6 = n % 4 == 3;
         let target = if over6 {
-            Relay::address6(PORT)
+            Relay::address6(port)
         } else {
-            Relay::address(PORT)
+            Relay::address(port)
         };
         Load::start(Some(&relay.client), target, args)
     };

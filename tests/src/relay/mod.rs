@@ -158,6 +158,12 @@ impl Relay {
         RelayBuilder::default()
     }
 
+    /// A port for servers. Agents find listeners by port in all namespaces, so test programs that
+    /// run side by side must not share one.
+    pub fn port() -> u16 {
+        20_000 + (std::process::id() % 10_000) as u16
+    }
+
     /// The server's IPv4 address as clients reach it.
     pub fn address(port: u16) -> SocketAddr {
         SocketAddr::from(([10, 79, 0, 1], port))
@@ -179,7 +185,7 @@ impl Relay {
         self.order(Order::Faults(way, faults));
     }
 
-    /// Connections on which both sides have sent bytes and none has ended.
+    /// Connections whose clients have sent bytes and that neither side has ended.
     pub fn live(&self) -> usize {
         let (answer, answered) = channel();
         self.order(Order::Live(answer));

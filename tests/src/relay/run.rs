@@ -36,8 +36,8 @@ type Ports = (u16, u16);
 /// A connection as it passes by.
 #[derive(Debug, Default)]
 struct Conn {
-    /// The client's latest frame, without its payload.
-    header: Vec<u8>,
+    /// The client's latest frame without its payload, and where things lie in it.
+    header: Option<(Vec<u8>, Segment)>,
     /// Per way: sequence number behind all bytes so far.
     next: [Option<u32>; 2],
     /// Per way: frames that carried bytes for the first time.
@@ -145,17 +145,18 @@ impl Wire {
         }
     }
 
-    /// What is known of the connections on which both sides have sent bytes and none has ended.
+    /// What is known of the connections whose clients have sent bytes and that neither side has
+    /// ended.
     fn live(&self) -> Vec<Known> {
-        let both = |c: &&Conn| !c.over && c.carriers.iter().all(|n| *n > 0);
+        let live = |c: &&Conn| !c.over && c.carriers[Way::ToServer as usize] > 0;
         let known = |c: &Conn| {
             Some(Known {
-                header: c.header.clone(),
+                header: c.header.clone()?,
                 client_next: c.next[0]?,
                 server_next: c.next[1]?,
             })
         };
-        let conns = self.conns.values().filter(both);
+        let conns = self.conns.values().filter(live);
         conns.filter_map(known).collect()
     }
 
@@ -232,7 +233,7 @@ impl Wire {
         let conn = self.conns.entry(ports).or_default();
         conn.over |= s.has(flag::FIN | flag::RST);
         if way == 0 && !s.has(flag::SYN) {
-            conn.header = frame[..s.payload].to_vec();
+            conn.header = Some((frame[..s.payload].to_vec(), *s));
         }
         let next = s.next();
         let fresh = conn.next[way].is_none_or(|at| (next.wrapping_sub(at) as i32) > 0);

@@ -48,8 +48,8 @@ pub enum Spoof {
 /// What a forger knows of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
-    /// The client's latest frame, without its payload.
-    pub header: Vec<u8>,
+    /// The client's latest frame without its payload, and where things lie in it.
+    pub header: (Vec<u8>, Segment),
     /// Next byte of the client.
     pub client_next: u32,
     /// Next byte of the server.
@@ -102,9 +102,8 @@ impl Spoof {
             Self::DataWithoutAck => (next, flag::PSH, REQUEST),
             _ => (next, data, REQUEST),
         };
-        let mut frame = k.header.clone();
+        let (mut frame, s) = k.header.clone();
         frame.extend_from_slice(bytes);
-        let s = Segment::read(&k.header)?;
         put(&mut frame, s.tcp + 4, seq.to_be_bytes());
         let acked = match self {
             Self::DataAckAhead => k.server_next.wrapping_add(FAR),
