@@ -73,8 +73,6 @@ pub mod dir_flag {
     pub const SEQ: u32 = 1;
     /// A FIN was taken in stream order.
     pub const FIN: u32 = 1 << 1;
-    /// `acked` is known.
-    pub const ACKED: u32 = 1 << 2;
     /// The current line was longer than `LINE` and has been interpreted already.
     pub const LONG_LINE: u32 = 1 << 3;
     /// The message has a Content-Length.
@@ -142,7 +140,8 @@ pub struct Dir {
     pub bytes: u64,
     /// Sequence number of the next byte to take.
     pub next_seq: u32,
-    /// Highest acknowledgement of the peer that lies past `next_seq`.
+    /// An acknowledgement of the peer: the highest that lay past `next_seq`, else an old one; known
+    /// together with `next_seq`.
     pub acked: u32,
     /// See [`dir_flag`].
     pub flags: u32,
@@ -268,7 +267,7 @@ pub struct Flow {
     pub key: FlowKey,
     /// Unique number, never 0.
     pub id: u64,
-    /// When it was created.
+    /// When it was created, then when its socket was established.
     pub created_ns: u64,
     /// When the last packet passed.
     pub seen_ns: u64,

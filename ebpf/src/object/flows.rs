@@ -135,6 +135,7 @@ unsafe fn begin_dir(d: *mut Dir, seq: Option<u32>, adopted: bool) {
     unsafe {
         if let Some(seq) = seq {
             (*d).next_seq = seq;
+            (*d).acked = seq;
             (*d).flags = dir_flag::SEQ;
         }
         (*d).state = if adopted {

@@ -151,6 +151,8 @@ fn established(key: &FlowKey) {
                 return;
             }
             confirm(f);
+            // From here on it is old: the handshake may have taken seconds, and the twin comes next.
+            (&raw mut (*f).created_ns).write_volatile(now());
         }
         return;
     }

@@ -41,6 +41,7 @@ pub unsafe fn take<const REPLY: bool>(
             seq = seq.wrapping_add(1);
             if REPLY && (*d).flags & dir_flag::SEQ == 0 {
                 (*d).next_seq = seq;
+                (*d).acked = seq;
                 (*d).flags |= dir_flag::SEQ;
             }
         }
@@ -51,6 +52,7 @@ pub unsafe fn take<const REPLY: bool>(
         }
         if (*d).flags & dir_flag::SEQ == 0 {
             (*d).next_seq = seq;
+            (*d).acked = seq;
             (*d).flags |= dir_flag::SEQ;
         }
         (*c).now = t;

@@ -33,6 +33,8 @@ const LOOPBACK: u32 = 1;
 const FLUSH_MS: u32 = 250;
 /// Bytes after which those of a long request are added to the counters.
 const FLUSH_BYTES: u64 = 256 * 1024;
+/// Bytes after which a remembered acknowledgement is renewed.
+const ACKED_OLD: i32 = 1 << 30;
 /// An acknowledgement farther than this from what the server sent is not the client's.
 const ACK_MAX: i32 = 1 << 26;
 
@@ -340,7 +342,9 @@ unsafe fn acknowledge(other: *mut Dir, s: &Segment) {
             return;
         }
         let next = (&raw const (*other).next_seq).read_volatile();
-        if (s.ack.wrapping_sub(next) as i32) > 0 {
+        let acked = (&raw const (*other).acked).read_volatile();
+        // An old one is renewed before so many bytes lie behind it that it looks like one ahead.
+        if (s.ack.wrapping_sub(next) as i32) > 0 || s.ack.wrapping_sub(acked) as i32 > ACKED_OLD {
             (&raw mut (*other).acked).write_volatile(s.ack);
         }
     }
