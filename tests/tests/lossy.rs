@@ -10,7 +10,7 @@ use enginetap_tests::event::Outcome;
 use enginetap_tests::guard::{Engine, Load};
 use enginetap_tests::page::Page;
 use enginetap_tests::relay::{Counts, Deed, Fault, Faults, Relay, RelayBuilder, Way};
-use enginetap_tests::scene::{agent_for, assert_counts, assert_streams, settled};
+use enginetap_tests::scene::{self, agent_for, assert_counts, assert_streams, settled};
 use enginetap_tests::script::Script;
 
 /// Seconds per request by which the scheduler may part the stamps of one moment.
@@ -27,7 +27,7 @@ struct Seen {
 
 /// Runs loads side by side over a relay and collects what all counted.
 fn run(builder: RelayBuilder, loads: &[Vec<String>]) -> Seen {
-    let (relay, port) = (builder.start(), Relay::port());
+    let (relay, port) = (builder.start(), scene::port());
     let mut engine = Engine::builder()
         .netns(&relay.server)
         .listen(&format!("10.79.0.1:{port}"))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use enginetap_tests::event::Outcome;
 use enginetap_tests::guard::{Engine, Load, poll};
 use enginetap_tests::relay::{Deed, Relay, Spoof, Way};
-use enginetap_tests::scene::{agent_for, assert_counts, assert_streams, settled};
+use enginetap_tests::scene::{self, agent_for, assert_counts, assert_streams, settled};
 use enginetap_tests::script::Script;
 
 const CONNECTIONS: usize = 4;
@@ -15,7 +15,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// Forges `spoofs` on every connection of a load again and again while it runs, and compares what
 /// the page says with what the two ends counted: for them nothing has happened.
 fn harmless(spoofs: &[Spoof], load: &[&str], script: &Script) {
-    let (relay, port) = (Relay::builder().start(), Relay::port());
+    let (relay, port) = (Relay::builder().start(), scene::port());
     let mut engine = Engine::builder()
         .netns(&relay.server)
         .listen(&format!("10.79.0.1:{port}"))

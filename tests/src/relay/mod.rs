@@ -158,12 +158,6 @@ impl Relay {
         RelayBuilder::default()
     }
 
-    /// A port for servers. Agents find listeners by port in all namespaces, so test programs that
-    /// run side by side must not share one.
-    pub fn port() -> u16 {
-        20_000 + (std::process::id() % 10_000) as u16
-    }
-
     /// The server's IPv4 address as clients reach it.
     pub fn address(port: u16) -> SocketAddr {
         SocketAddr::from(([10, 79, 0, 1], port))
