@@ -27,8 +27,8 @@ enum Type {
 struct Member {
     name: String,
     type_id: u32,
-    /// Byte offset; `None` for a bit field that does not begin on a byte.
-    offset: Option<u32>,
+    /// Bits before it.
+    bits: u32,
 }
 
 fn u32_at(data: &[u8], at: usize) -> Result<u32> {
@@ -99,7 +99,7 @@ impl Types {
                         members.push(Member {
                             name: name(u32_at(body, m)?),
                             type_id: u32_at(body, m + 4)?,
-                            offset: (bits % 8 == 0).then_some(bits / 8),
+                            bits,
                         });
                     }
                     if kind == STRUCT {
@@ -119,13 +119,23 @@ impl Types {
         Ok(Types { types, structs })
     }
 
-    /// The byte offset of a dotted path within a structure; `None` when the kernel lacks it.
+    /// The byte offset of a dotted path within a structure, or the number of bits before a field
+    /// when the path ends in `@bit`; `None` when the kernel lacks it.
     pub fn offset(&self, structure: &str, path: &str) -> Option<u32> {
+        let (path, in_bits) = match path.strip_suffix("@bit") {
+            Some(path) => (path, true),
+            None => (path, false),
+        };
         let parts: Vec<&str> = path.split('.').collect();
-        self.structs
+        let bits = self
+            .structs
             .get(structure)?
             .iter()
-            .find_map(|&id| self.walk(id, &parts, 0))
+            .find_map(|&id| self.walk(id, &parts, 0))?;
+        if in_bits {
+            return Some(bits);
+        }
+        (bits % 8 == 0).then_some(bits / 8)
     }
 
     fn walk(&self, id: u32, path: &[&str], depth: u32) -> Option<u32> {
@@ -138,7 +148,6 @@ impl Types {
         match self.types.get(id as usize)? {
             Type::Alias(to) => self.walk(*to, path, depth + 1),
             Type::Composite(members) => members.iter().find_map(|m| {
-                let base = m.offset?;
                 let inner = if m.name == *first {
                     self.walk(m.type_id, rest, depth + 1)?
                 } else if m.name.is_empty() {
@@ -146,7 +155,7 @@ impl Types {
                 } else {
                     return None;
                 };
-                Some(base + inner)
+                Some(m.bits + inner)
             }),
             Type::Other => None,
         }

@@ -38,6 +38,8 @@ macro_rules! offsets {
 offsets! {
     /// Device of a packet.
     skb_dev = "sk_buff"."dev",
+    /// State of a packet's checksum, as a number of bits.
+    skb_ip_summed = "sk_buff"."ip_summed@bit",
     /// Namespace of a device.
     dev_net = "net_device"."nd_net.net",
     /// Inode number of a namespace.
@@ -75,4 +77,4 @@ offsets! {
     /// Live threads of a thread group.
     signal_live = "signal_struct"."live.counter",
 }
-pod!(Offsets, 19 * 4);
+pod!(Offsets, 20 * 4);

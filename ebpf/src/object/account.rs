@@ -254,8 +254,7 @@ unsafe fn outcome_of(f: *const Flow, ending: u32, status: u32) -> u32 {
             };
         }
         let d = &(*f).replies;
-        let hole =
-            d.flags & dir_flag::SEQ != 0 && (d.acked.wrapping_sub(d.next_seq) as i32) > 0;
+        let hole = d.flags & dir_flag::SEQ != 0 && (d.acked.wrapping_sub(d.next_seq) as i32) > 0;
         if ending == Ending::Unobserved as u32
             || hole
             || d.state == state::UNSYNCED

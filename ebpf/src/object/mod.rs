@@ -10,5 +10,6 @@ mod machine;
 mod maps;
 mod owner;
 mod packet;
+mod sound;
 mod take;
 mod wire;

@@ -17,6 +17,8 @@ pub mod tcp {
     pub const FIN: u8 = 1;
     /// First byte of the sender.
     pub const SYN: u8 = 2;
+    /// The connection is broken off.
+    pub const RST: u8 = 4;
     /// The acknowledgement number is valid.
     pub const ACK: u8 = 16;
 }
@@ -37,6 +39,10 @@ pub struct Segment {
     pub ack: u32,
     /// See [`tcp`].
     pub flags: u8,
+    /// Whether it is IPv6.
+    pub v6: bool,
+    /// Offset of the TCP header.
+    pub tcp: u32,
     /// Offset of the payload.
     pub payload: u32,
     /// End of the payload.
@@ -96,7 +102,7 @@ pub fn ports(skb: *mut __sk_buff) -> Option<Ports> {
     let (protocol, len) = unsafe { (u16::from_be((*skb).protocol as u16) as u32, (*skb).len) };
     let (at, end, v6) = if protocol == ETH_P_IP {
         let ip = load::<12>(skb, 0)?;
-        if ip[9] != TCP || be16(&ip, 6) & 0x1fff != 0 {
+        if ip[9] != TCP || ip[0] & 15 < 5 || be16(&ip, 6) & 0x1fff != 0 {
             return None;
         }
         let total = be16(&ip, 2) as u32;
@@ -117,6 +123,10 @@ pub fn ports(skb: *mut __sk_buff) -> Option<Ports> {
     } else {
         return None;
     };
+    if end > len {
+        // The kernel drops a packet longer than what came of it.
+        return None;
+    }
     let p = load::<4>(skb, at)?;
     Some(Ports {
         sport: be16(&p, 0),
@@ -165,7 +175,11 @@ pub fn segment(skb: *mut __sk_buff, p: &Ports) -> Option<Segment> {
         (mapped(raw32(&a, 0)), mapped(raw32(&a, 4)))
     };
     let t = load::<10>(skb, p.tcp + 4)?;
-    let payload = p.tcp + ((t[8] >> 4) as u32) * 4;
+    let header = ((t[8] >> 4) as u32) * 4;
+    let payload = p.tcp + header;
+    if header < 20 || p.end < payload {
+        return None;
+    }
     Some(Segment {
         src,
         dst,
@@ -174,7 +188,9 @@ pub fn segment(skb: *mut __sk_buff, p: &Ports) -> Option<Segment> {
         seq: be32(&t, 0),
         ack: be32(&t, 4),
         flags: t[9],
+        v6: p.v6,
+        tcp: p.tcp,
         payload,
-        end: if p.end < payload { payload } else { p.end },
+        end: p.end,
     })
 }

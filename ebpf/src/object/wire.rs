@@ -23,6 +23,7 @@ use super::kernel::packet_netns;
 use super::machine::Tap;
 use super::maps::{EVENTS_LOST, FLOWS, WIRE_PROGS, WIRE_TMP, bump};
 use super::packet::{Ports, Segment, load, ports, segment, tcp};
+use super::sound::sound;
 use super::take::{ask_told, keep_tail, take};
 
 const PACKET_HOST: u32 = 0;
@@ -85,6 +86,12 @@ fn tap(skb: *mut __sk_buff) -> Option<()> {
         return None;
     }
     let s = segment(skb, &p)?;
+    // What bears nothing but an acknowledgement comes too often to be looked at so closely.
+    let moves = s.end > s.payload || s.flags & (tcp::SYN | tcp::FIN) != 0;
+    // SAFETY: the context; bottom halves are off in a tap.
+    if kind == PACKET_HOST && moves && unsafe { sound(skb) } == 0 {
+        return None;
+    }
     let netns = packet_netns(skb as *const u8);
     if to_watched || to_look {
         let key = FlowKey {
@@ -225,7 +232,11 @@ fn requests(skb: *mut __sk_buff, f: *mut Flow, key: &FlowKey, s: &Segment) -> Op
             (*f).workload = l.workload;
             count_connection(f);
         }
-        if plausible(f, s) && take::<false>(skb, f, d, s) {
+        if !plausible(f, s) {
+            unlock(d);
+            return None;
+        }
+        if take::<false>(skb, f, d, s) {
             cas(&raw mut (*f).closer, closer::NONE, closer::PEER_FIN);
         }
         if (*d).state == state::IDLE || (*d).bytes > FLUSH_BYTES {
@@ -240,21 +251,31 @@ fn requests(skb: *mut __sk_buff, f: *mut Flow, key: &FlowKey, s: &Segment) -> Op
     Some(())
 }
 
-/// Whether a segment may be the client's own by what it acknowledges. The tap comes before the
-/// kernel's test; a segment that is made up by somebody who does not see the connection fails this
-/// one as well, most of the time.
+/// Whether a segment may be the client's own. The tap comes before the kernel's tests: what those
+/// will drop must move nothing here. Of a reset nothing is taken, the socket tells of it.
 #[inline(always)]
 unsafe fn plausible(f: *const Flow, s: &Segment) -> bool {
     // SAFETY: aligned words of a live map value; the server's bytes only move on.
     unsafe {
-        if s.flags & tcp::ACK == 0
-            || (&raw const (*f).replies.flags).read_volatile() & dir_flag::SEQ == 0
-        {
-            return true;
+        let syn = s.flags & tcp::SYN != 0;
+        let misplaced = if syn {
+            (*f).confirmed != 0
+        } else {
+            s.flags & tcp::ACK == 0
+        };
+        if misplaced || s.flags & tcp::RST != 0 {
+            return false;
         }
-        let sent = (&raw const (*f).replies.next_seq).read_volatile();
-        let behind = sent.wrapping_sub(s.ack) as i32;
-        behind < ACK_MAX && behind > -ACK_MAX
+        if s.flags & tcp::ACK != 0
+            && (&raw const (*f).replies.flags).read_volatile() & dir_flag::SEQ != 0
+        {
+            let sent = (&raw const (*f).replies.next_seq).read_volatile();
+            let behind = sent.wrapping_sub(s.ack) as i32;
+            if behind >= ACK_MAX || behind <= -ACK_MAX {
+                return false;
+            }
+        }
+        true
     }
 }
 
