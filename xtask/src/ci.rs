@@ -23,7 +23,7 @@ const STEPS: [Step; 7] = [
 
 /// Kernel tests that every run does on the other kernels too; software emulation is slow, so not
 /// all. `cargo xtask vm` without arguments does them all.
-const IN_VM: [&str; 7] = [
+const IN_VM: [&str; 9] = [
     "streams_are_counted_and_timed",
     "unary_replies",
     "ps_and_doctor",
@@ -31,6 +31,8 @@ const IN_VM: [&str; 7] = [
     "a_client_that_leaves",
     "the_owner_is_the_worker",
     "an_engine_in_a_new_namespace",
+    "netem_on_the_way",
+    "bytes_with_a_wrong_checksum",
 ];
 
 pub fn run() -> Result<()> {
