@@ -309,6 +309,10 @@ pub struct Flow {
     pub awaiting_excess: u32,
     /// Request segments that are held behind a hole, one bit each.
     pub ahead: u32,
+    /// Timestamp of the latest request segment that came in its turn (RFC 7323).
+    pub stamp: u32,
+    /// When that was, in seconds; 0 = none came.
+    pub stamp_s: u32,
     /// Length of the current bank.
     pub tail_len: u32,
     /// Length of the other bank.
@@ -324,5 +328,5 @@ pub struct Flow {
 }
 pod!(
     Flow,
-    2 * TAIL_BANK + 40 + 14 * 8 + 12 * 4 + PIPELINE * 40 + 56 + 4 * GAP_BUCKETS + 2 * 168
+    2 * TAIL_BANK + 40 + 14 * 8 + 14 * 4 + PIPELINE * 40 + 56 + 4 * GAP_BUCKETS + 2 * 168
 );

@@ -7,6 +7,8 @@ use aya_ebpf::helpers::generated::bpf_skb_load_bytes;
 
 use super::kernel::mapped;
 
+/// Kind of a packet that was sent to this host.
+pub const PACKET_HOST: u32 = 0;
 const ETH_P_IP: u32 = 0x0800;
 const ETH_P_IPV6: u32 = 0x86dd;
 const TCP: u8 = 6;
@@ -39,10 +41,6 @@ pub struct Segment {
     pub ack: u32,
     /// See [`tcp`].
     pub flags: u8,
-    /// Whether it is IPv6.
-    pub v6: bool,
-    /// Offset of the TCP header.
-    pub tcp: u32,
     /// Offset of the payload.
     pub payload: u32,
     /// End of the payload.
@@ -123,10 +121,6 @@ pub fn ports(skb: *mut __sk_buff) -> Option<Ports> {
     } else {
         return None;
     };
-    if end > len {
-        // The kernel drops a packet longer than what came of it.
-        return None;
-    }
     let p = load::<4>(skb, at)?;
     Some(Ports {
         sport: be16(&p, 0),
@@ -188,8 +182,6 @@ pub fn segment(skb: *mut __sk_buff, p: &Ports) -> Option<Segment> {
         seq: be32(&t, 0),
         ack: be32(&t, 4),
         flags: t[9],
-        v6: p.v6,
-        tcp: p.tcp,
         payload,
         end: p.end,
     })

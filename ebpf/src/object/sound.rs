@@ -1,16 +1,17 @@
 //! Whether the kernel will take a segment that the tap sees before the kernel has tested it: header
-//! checksum and checksum, as the kernel tests them where the device did not.
+//! checksum and checksum, as the kernel tests them where the device did not, and the timestamp.
 
 use core::ffi::c_void;
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_skb_load_bytes};
+use enginetap_ebpf::abi::flow::{Flow, dir_flag};
 use enginetap_ebpf::abi::offsets::MISSING;
 use enginetap_ebpf::stream::Cursor;
 
-use super::kernel::{offset, read};
+use super::kernel::{now, offset, read};
 use super::maps::WIRE_TMP;
-use super::packet::{load, ports};
+use super::packet::{PACKET_HOST, load, ports, tcp};
 
 /// `CHECKSUM_UNNECESSARY`: the device or an earlier layer has tested it.
 const TESTED: u8 = 1;
@@ -21,6 +22,12 @@ const STEP: u32 = 64;
 /// Steps: a packet of 64 KiB, and its last bytes one word at a time.
 const STEPS: u32 = 0xffff / STEP + STEP / 4 + 2;
 const TCP: u8 = 6;
+/// An acknowledgement farther than this from what the server sent is not the client's.
+const ACK_MAX: i32 = 1 << 26;
+
+/// Seconds after which a timestamp says nothing any more; the clock of a sender comes round in 24
+/// days at the earliest.
+const STAMP_OLD: u32 = 24 * 3600;
 
 /// Whether checksums of this packet are still to be tested.
 #[inline(always)]
@@ -34,7 +41,7 @@ fn untested(skb: *const u8) -> bool {
     state != TESTED && state != LOCAL
 }
 
-/// 0 when the kernel will drop the segment for a wrong checksum. It reads the headers again: there
+/// 0 when the kernel will drop the segment for a wrong checksum or length. It reads the headers again: there
 /// is little room on the caller's stack.
 ///
 /// A global function: the kernel verifies it once.
@@ -53,6 +60,9 @@ unsafe fn verdict(skb: *mut __sk_buff) -> Option<bool> {
     // SAFETY: the caller's promise.
     unsafe {
         let p = ports(skb)?;
+        if p.end > (*skb).len {
+            return Some(false);
+        }
         if !p.v6 && p.tcp == 20 && !header_sound(skb) {
             return Some(false);
         }
@@ -87,6 +97,83 @@ fn words<const N: usize>(skb: *mut __sk_buff, off: u32) -> Option<u64> {
         i += 2;
     }
     Some(sum)
+}
+
+/// 0 when a request segment is not the client's own by its place in the connection: by its flags,
+/// by what it acknowledges, or by its timestamp. Of a reset nothing is taken either, the socket
+/// tells of it. It reads the headers again, as [`sound`] does.
+///
+/// A global function: the kernel verifies it once.
+///
+/// # Safety
+/// `skb` is the program's context, `f` is live and its request direction's lock is held.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn plausible(skb: *mut __sk_buff, f: *mut Flow) -> u64 {
+    if f.is_null() {
+        return 0;
+    }
+    let Some(p) = ports(skb) else {
+        return 0;
+    };
+    let Some(b) = load::<10>(skb, p.tcp + 4) else {
+        return 0;
+    };
+    let flags = b[9];
+    // SAFETY: the caller's promise; the server's bytes only move on.
+    unsafe {
+        let misplaced = if flags & tcp::SYN != 0 {
+            (*f).confirmed != 0
+        } else {
+            flags & tcp::ACK == 0
+        };
+        if misplaced || flags & tcp::RST != 0 {
+            return 0;
+        }
+        if flags & tcp::ACK != 0
+            && (&raw const (*f).replies.flags).read_volatile() & dir_flag::SEQ != 0
+        {
+            let ack = u32::from_be_bytes([b[4], b[5], b[6], b[7]]);
+            let sent = (&raw const (*f).replies.next_seq).read_volatile();
+            let behind = sent.wrapping_sub(ack) as i32;
+            if behind >= ACK_MAX || behind <= -ACK_MAX {
+                return 0;
+            }
+        }
+        if (*skb).pkt_type != PACKET_HOST {
+            return 1;
+        }
+        let seq = u32::from_be_bytes([b[0], b[1], b[2], b[3]]);
+        !outdated(skb, f, p.tcp, seq) as u64
+    }
+}
+
+/// Whether a segment is older by its timestamp than one that was taken: the kernel drops it (PAWS).
+/// Only the layout that senders use is read, two fillers and the timestamps.
+#[inline(always)]
+unsafe fn outdated(skb: *mut __sk_buff, f: *mut Flow, at: u32, seq: u32) -> bool {
+    let Some(b) = load::<16>(skb, at + 12) else {
+        return false;
+    };
+    if b[0] >> 4 < 8 || b[8] != 1 || b[9] != 1 || b[10] != 8 || b[11] != 10 {
+        return false;
+    }
+    let stamp = u32::from_be_bytes([b[12], b[13], b[14], b[15]]);
+    let second = (now() / 1_000_000_000) as u32 + 1;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let known = (*f).stamp_s != 0 && second.wrapping_sub((*f).stamp_s) < STAMP_OLD;
+        let behind = (*f).stamp.wrapping_sub(stamp) as i32;
+        if known && behind > 1 {
+            return true;
+        }
+        let in_turn = seq.wrapping_sub((*f).requests.next_seq) as i32 <= 0;
+        if in_turn && !(known && behind > 0) {
+            (*f).stamp = stamp;
+            (*f).stamp_s = second;
+        }
+    }
+    false
 }
 
 struct Sum {

@@ -22,11 +22,10 @@ use super::flows::{
 use super::kernel::packet_netns;
 use super::machine::Tap;
 use super::maps::{EVENTS_LOST, FLOWS, WIRE_PROGS, WIRE_TMP, bump};
-use super::packet::{Ports, Segment, load, ports, segment, tcp};
-use super::sound::sound;
+use super::packet::{PACKET_HOST, Ports, Segment, load, ports, segment, tcp};
+use super::sound::{plausible, sound};
 use super::take::{ask_told, keep_tail, take};
 
-const PACKET_HOST: u32 = 0;
 const PACKET_OUTGOING: u32 = 4;
 /// Index of lo in every namespace.
 const LOOPBACK: u32 = 1;
@@ -36,8 +35,6 @@ const FLUSH_MS: u32 = 250;
 const FLUSH_BYTES: u64 = 256 * 1024;
 /// Bytes after which a remembered acknowledgement is renewed.
 const ACKED_OLD: i32 = 1 << 30;
-/// An acknowledgement farther than this from what the server sent is not the client's.
-const ACK_MAX: i32 = 1 << 26;
 
 /// Hook: socket filter, as [`wire_tap`], which it jumps to. A socket is charged for the length of
 /// its filter, and before 6.9 the tap is longer than `net.core.optmem_max` allows.
@@ -89,7 +86,7 @@ fn tap(skb: *mut __sk_buff) -> Option<()> {
     // What bears nothing but an acknowledgement comes too often to be looked at so closely.
     let moves = s.end > s.payload || s.flags & (tcp::SYN | tcp::FIN) != 0;
     // SAFETY: the context; bottom halves are off in a tap.
-    if kind == PACKET_HOST && moves && unsafe { sound(skb) } == 0 {
+    if kind == PACKET_HOST && moves && (to_watched || to_look) && unsafe { sound(skb) } == 0 {
         return None;
     }
     let netns = packet_netns(skb as *const u8);
@@ -232,7 +229,8 @@ fn requests(skb: *mut __sk_buff, f: *mut Flow, key: &FlowKey, s: &Segment) -> Op
             (*f).workload = l.workload;
             count_connection(f);
         }
-        if !plausible(f, s) {
+        // The tap comes before the kernel's tests: what those will drop must move nothing here.
+        if plausible(skb, f) == 0 {
             unlock(d);
             return None;
         }
@@ -249,34 +247,6 @@ fn requests(skb: *mut __sk_buff, f: *mut Flow, key: &FlowKey, s: &Segment) -> Op
         unlock(d);
     }
     Some(())
-}
-
-/// Whether a segment may be the client's own. The tap comes before the kernel's tests: what those
-/// will drop must move nothing here. Of a reset nothing is taken, the socket tells of it.
-#[inline(always)]
-unsafe fn plausible(f: *const Flow, s: &Segment) -> bool {
-    // SAFETY: aligned words of a live map value; the server's bytes only move on.
-    unsafe {
-        let syn = s.flags & tcp::SYN != 0;
-        let misplaced = if syn {
-            (*f).confirmed != 0
-        } else {
-            s.flags & tcp::ACK == 0
-        };
-        if misplaced || s.flags & tcp::RST != 0 {
-            return false;
-        }
-        if s.flags & tcp::ACK != 0
-            && (&raw const (*f).replies.flags).read_volatile() & dir_flag::SEQ != 0
-        {
-            let sent = (&raw const (*f).replies.next_seq).read_volatile();
-            let behind = sent.wrapping_sub(s.ack) as i32;
-            if behind >= ACK_MAX || behind <= -ACK_MAX {
-                return false;
-            }
-        }
-        true
-    }
 }
 
 /// The client acknowledges a reply whose verdict waits for that.

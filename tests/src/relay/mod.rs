@@ -33,6 +33,13 @@ use crate::guard::{NetNs, Veth, VethEnd};
 use port::Port;
 use run::{Order, Wire};
 
+/// Sets the lengths and the checksums of an Ethernet frame that holds a TCP segment.
+#[cfg(feature = "bench")]
+pub(crate) fn complete(frame: &mut [u8]) {
+    let s = frame::Segment::read(frame).expect("a TCP segment");
+    frame::complete(frame, &s);
+}
+
 const MTU: usize = 1_500;
 const ANSWER: Duration = Duration::from_secs(20);
 
