@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use enginetap_tests::client::Summary;
 use enginetap_tests::event::Outcome;
 use enginetap_tests::guard::{Engine, Load, poll};
 use enginetap_tests::relay::{Deed, Relay, Spoof, Way};
@@ -12,30 +13,45 @@ use enginetap_tests::script::Script;
 const CONNECTIONS: usize = 4;
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Forges `spoofs` on every connection of a load again and again while it runs, and compares what
-/// the page says with what the two ends counted: for them nothing has happened.
-fn harmless(spoofs: &[Spoof], load: &[&str], script: &Script) {
+/// Forges `spoofs` again and again in streams and between the pieces of request bodies, all of which
+/// are followed by more requests on the same connection, and compares what the page says with what
+/// the two ends counted: for them nothing has happened.
+fn harmless(spoofs: &[Spoof]) {
     let (relay, port) = (Relay::builder().start(), scene::port());
     let mut engine = Engine::builder()
         .netns(&relay.server)
         .listen(&format!("10.79.0.1:{port}"))
         .start();
     let agent = agent_for(port);
-    let (connections, header) = (CONNECTIONS.to_string(), script.to_header());
-    let mut args = vec!["-n", &connections, "--script", &header];
-    args.extend_from_slice(load);
-    let mut load = Load::start(Some(&relay.client), Relay::address(port), args);
+    let script = Script {
+        events: 40,
+        gap_ms: 10.0,
+        ..Script::default()
+    };
+    let start = |line: &str, script: &Script| {
+        let (header, connections) = (script.to_header(), CONNECTIONS.to_string());
+        let common = ["-n", &connections, "--include-usage", "--script", &header];
+        let args = common.into_iter().chain(line.split(' '));
+        Load::start(Some(&relay.client), Relay::address(port), args)
+    };
+    let bodies = "-m 2 --prompt-bytes 20000 --split 1000 --pause-us 20000 --tag bodies";
+    let mut loads = [
+        start("-m 3 --tag streams", &script),
+        start(bodies, &Script::default()),
+    ];
     let mut sent = vec![0; spoofs.len()];
     let ended = poll(DEADLINE, || {
         for (sent, spoof) in sent.iter_mut().zip(spoofs) {
             *sent += relay.spoof(*spoof);
         }
-        load.child().has_exited().then_some(())
+        let ended = loads.iter_mut().all(|load| load.child().has_exited());
+        ended.then_some(())
     });
-    assert!(ended.is_some(), "the load does not end");
-    let sum = load.wait(DEADLINE);
+    assert!(ended.is_some(), "the loads do not end");
+    let rows = loads.into_iter().flat_map(|load| load.wait(DEADLINE).rows);
+    let sum = Summary::of(rows.collect());
     assert!(
-        sent.iter().all(|n| *n >= CONNECTIONS),
+        sent.iter().all(|n| *n >= 2 * CONNECTIONS),
         "{spoofs:?} were sent {sent:?} times"
     );
     assert_eq!(
@@ -57,31 +73,9 @@ fn harmless(spoofs: &[Spoof], load: &[&str], script: &Script) {
     agent.stop();
 }
 
-/// Forges them in streams that a request of its own follows on the same connection.
-fn in_streams(spoofs: &[Spoof]) {
-    let script = Script {
-        events: 40,
-        gap_ms: 10.0,
-        ..Script::default()
-    };
-    harmless(spoofs, &["-m", "3", "--include-usage"], &script);
-}
-
-/// Forges them between the pieces of request bodies.
-fn in_bodies(spoofs: &[Spoof]) {
-    let load = "-m 2 --include-usage --prompt-bytes 20000 --split 1000 --pause-us 20000";
-    let load: Vec<&str> = load.split(' ').collect();
-    harmless(spoofs, &load, &Script::default());
-}
-
-fn everywhere(spoofs: &[Spoof]) {
-    in_streams(spoofs);
-    in_bodies(spoofs);
-}
-
 #[test]
 fn resets_out_of_place_move_nothing() {
-    everywhere(&[
+    harmless(&[
         Spoof::ResetOutside,
         Spoof::ResetInside,
         Spoof::ResetUnsummed,
@@ -90,66 +84,65 @@ fn resets_out_of_place_move_nothing() {
 
 #[test]
 fn bytes_outside_the_window_move_nothing() {
-    everywhere(&[Spoof::DataAhead, Spoof::DataBehind, Spoof::FinAhead]);
+    harmless(&[Spoof::DataAhead, Spoof::DataBehind, Spoof::FinAhead]);
 }
 
 #[test]
 fn a_syn_on_a_live_connection_moves_nothing() {
-    everywhere(&[Spoof::Syn]);
+    harmless(&[Spoof::Syn]);
 }
 
 #[test]
 fn a_syn_with_bytes_on_a_live_connection_moves_nothing() {
-    everywhere(&[Spoof::SynWithData]);
+    harmless(&[Spoof::SynWithData]);
 }
 
 #[test]
 fn a_fin_with_a_wrong_checksum_moves_nothing() {
-    everywhere(&[Spoof::FinUnsummed]);
+    harmless(&[Spoof::FinUnsummed]);
 }
 
 #[test]
 fn bytes_with_a_wrong_checksum_move_nothing() {
-    in_streams(&[Spoof::DataUnsummed]);
-    in_bodies(&[Spoof::DataUnsummed]);
+    harmless(&[Spoof::DataUnsummed]);
 }
 
 #[test]
 fn bytes_ahead_with_a_wrong_checksum_move_nothing() {
-    everywhere(&[Spoof::AheadUnsummed]);
+    harmless(&[Spoof::AheadUnsummed]);
 }
 
 #[test]
 fn bytes_without_an_acknowledgement_move_nothing() {
-    everywhere(&[Spoof::DataWithoutAck]);
+    harmless(&[Spoof::DataWithoutAck]);
 }
 
 #[test]
 fn bytes_that_acknowledge_what_was_never_sent_move_nothing() {
-    everywhere(&[Spoof::DataAckAhead]);
+    harmless(&[Spoof::DataAckAhead]);
 }
 
 #[test]
 fn bytes_with_an_old_timestamp_move_nothing() {
-    everywhere(&[Spoof::DataOld]);
+    harmless(&[Spoof::DataOld]);
 }
 
 #[test]
 fn a_header_shorter_than_a_header_moves_nothing() {
-    everywhere(&[Spoof::HeaderShort]);
+    harmless(&[Spoof::HeaderShort]);
 }
 
 #[test]
 fn a_packet_longer_than_its_frame_moves_nothing() {
-    everywhere(&[Spoof::PacketCut]);
+    harmless(&[Spoof::PacketCut]);
 }
 
 #[test]
 fn a_packet_with_a_wrong_header_checksum_moves_nothing() {
-    everywhere(&[Spoof::PacketUnsummed]);
+    harmless(&[Spoof::PacketUnsummed]);
 }
 
 #[test]
 fn noise_moves_nothing() {
-    everywhere(&[Spoof::Noise]);
+    harmless(&[Spoof::Noise]);
 }

@@ -10,7 +10,8 @@ use super::{Child, ChildBuilder, Finished, NetNs, locate};
 use crate::http;
 use crate::page::Page;
 
-const START: Duration = Duration::from_secs(30);
+/// In software emulation the kernel takes most of a minute to verify the programs.
+const START: Duration = Duration::from_secs(120);
 const STOP: Duration = Duration::from_secs(15);
 
 /// How to start the agent.
