@@ -4,6 +4,7 @@
 //! - [`page`]: the scrape client and the matcher over the exposition text;
 //! - [`engine`]: a scripted LLM engine that keeps its own truth;
 //! - [`client`]: a load client that keeps its own truth;
+//! - [`compare`]: a page beside both truths; [`follow`]: every page judged in the background;
 //! - [`garbage`]: peers that speak no HTTP;
 //! - [`pair`]: both ends of a connection in the caller's hand;
 //! - [`cases`]: connections of known bytes and what each adds to the page;
@@ -24,8 +25,10 @@ mod both;
 pub mod cases;
 pub mod client;
 pub mod clock;
+pub mod compare;
 pub mod engine;
 pub mod event;
+pub mod follow;
 pub mod garbage;
 pub mod guard;
 pub mod http;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
 
-use enginetap_tests::guard::{Agent, Engine, Load, NetNs, locate, poll};
+use enginetap_tests::guard::{Agent, Engine, Held, Load, NetNs, locate, poll};
 use enginetap_tests::readonly::{called_helpers, promised_helpers, promised_types};
 use enginetap_tests::scene::{SOON, agent_for, beside, port, settled};
 use enginetap_tests::script::Script;
@@ -18,50 +18,28 @@ fn run(program: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
-/// Programs and maps of ours in the kernel, by name.
-fn ours() -> Vec<String> {
-    let names = [
-        "wire_tap",
-        "control_order",
-        "owner_",
-        "life_",
-        "FLOWS",
-        "LISTENERS",
-        "RING",
-        "PROCS",
-    ];
-    let all = run("bpftool", &["prog", "list"]) + &run("bpftool", &["map", "list"]);
-    all.lines()
-        .filter(|l| names.iter().any(|n| l.contains(&format!("name {n}"))))
-        .map(str::to_owned)
-        .collect()
-}
-
-fn packet_sockets() -> usize {
-    std::fs::read_to_string("/proc/net/packet")
-        .unwrap()
-        .lines()
-        .count()
-}
-
 #[test]
 fn nothing_is_left_behind_after_a_stop_or_a_kill() {
-    let (before, sockets) = (ours().len(), packet_sockets());
     for kill in [false, true] {
         let mut engine = Engine::start();
-        let agent = beside(&engine);
+        let mut agent = beside(&engine);
         Load::run(None, engine.address(), ["-m", "2"]);
         engine.ended(2);
-        assert!(ours().len() > before && packet_sockets() > sockets);
+        let held = Held::by(agent.child().pid());
+        assert!(
+            held.maps.len() > 5
+                && held.programs.len() > 5
+                && !held.links.is_empty()
+                && !held.sockets.is_empty(),
+            "{held:?}"
+        );
         if kill {
             agent.kill9()
         } else {
             drop(agent.stop())
         }
-        let gone = poll(SOON, || {
-            (ours().len() <= before && packet_sockets() <= sockets).then_some(())
-        });
-        assert!(gone.is_some(), "left behind: {:?}", ours());
+        let gone = poll(SOON, || held.left().is_empty().then_some(()));
+        assert!(gone.is_some(), "left behind: {:?}", held.left());
     }
 }
 
@@ -219,18 +197,7 @@ fn promtool_finds_the_live_page_clean() {
     );
     engine.ended(6);
     let page = settled(&agent, 6);
-    let dir = enginetap_tests::guard::temp_dir();
-    let file = dir.path().join("page");
-    std::fs::write(&file, page.text()).unwrap();
-    let out = Command::new("promtool")
-        .args(["check", "metrics"])
-        .stdin(std::fs::File::open(&file).unwrap())
-        .output()
-        .expect("promtool (Debian's prometheus) is needed");
-    let text =
-        String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{text}");
-    assert!(text.trim().is_empty(), "{text}");
+    page.assert_promtool_clean();
     agent.stop();
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use super::child::address_of;
-use super::{Child, ChildBuilder, Finished, NetNs, locate};
+use super::{Cgroup, Child, ChildBuilder, Finished, NetNs, locate};
 use crate::http;
 use crate::page::Page;
 
@@ -65,6 +65,13 @@ impl AgentBuilder {
     pub fn netns(mut self, ns: &NetNs) -> Self {
         self.child = self.child.netns(ns);
         self.netns = Some(ns.name().to_owned());
+        self
+    }
+
+    /// Runs it in a cgroup.
+    #[must_use]
+    pub fn cgroup(mut self, group: &Cgroup) -> Self {
+        self.child = self.child.cgroup(group);
         self
     }
 

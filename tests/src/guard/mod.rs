@@ -4,6 +4,7 @@
 mod agent;
 mod cgroup;
 mod child;
+mod held;
 mod lines;
 mod netns;
 mod place;
@@ -13,6 +14,7 @@ mod tools;
 pub use agent::{Agent, AgentBuilder};
 pub use cgroup::Cgroup;
 pub use child::{Child, Finished};
+pub use held::Held;
 pub use netns::{Bridge, NetNs, Veth, VethEnd};
 pub use place::locate;
 pub use spawn::ChildBuilder;

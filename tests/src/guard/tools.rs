@@ -67,11 +67,14 @@ impl EngineBuilder {
         self.args(["--title", title])
     }
 
-    /// Runs from a copy of the program under this file name.
+    /// Runs from a link to the program (a copy on another file system) under this file name.
     #[must_use]
     pub fn exe_name(mut self, name: &str) -> Self {
         let copy = self.dir.path().join(name);
-        std::fs::copy(locate("scripted-engine"), &copy).expect("copy the engine");
+        let program = locate("scripted-engine");
+        if std::fs::hard_link(&program, &copy).is_err() {
+            std::fs::copy(&program, &copy).expect("copy the engine");
+        }
         self.child = self.child.program(&copy);
         self
     }

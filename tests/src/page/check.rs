@@ -54,27 +54,49 @@ impl Page {
         }
     }
 
-    /// Asserts that every counter and histogram series of `older` is still
-    /// here and not lower.
-    #[track_caller]
-    pub fn assert_not_below(&self, older: &Page) {
+    /// The first counter or histogram series of `older` that has disappeared or is lower.
+    pub fn below(&self, older: &Page) -> Option<String> {
         let now: BTreeMap<_, f64> = self
             .samples
             .iter()
             .map(|s| ((&s.name, &s.labels), s.value))
             .collect();
-        for sample in older.samples.iter().filter(|s| older.counts(&s.name)) {
-            match now.get(&(&sample.name, &sample.labels)) {
-                None => panic!("{}{:?} has disappeared", sample.name, sample.labels),
-                Some(value) if *value < sample.value => {
-                    panic!(
-                        "{}{:?}: {} -> {value}",
-                        sample.name, sample.labels, sample.value
-                    )
+        older
+            .samples
+            .iter()
+            .filter(|s| older.counts(&s.name))
+            .find_map(|s| match now.get(&(&s.name, &s.labels)) {
+                None => Some(format!("{}{:?} has disappeared", s.name, s.labels)),
+                Some(value) if *value < s.value => {
+                    Some(format!("{}{:?}: {} -> {value}", s.name, s.labels, s.value))
                 }
-                Some(_) => {}
-            }
+                Some(_) => None,
+            })
+    }
+
+    /// Asserts that every counter and histogram series of `older` is still
+    /// here and not lower.
+    #[track_caller]
+    pub fn assert_not_below(&self, older: &Page) {
+        if let Some(why) = self.below(older) {
+            panic!("{why}");
         }
+    }
+
+    /// Asserts that `promtool check metrics` has nothing to say.
+    #[track_caller]
+    pub fn assert_promtool_clean(&self) {
+        let dir = crate::guard::temp_dir();
+        let file = dir.path().join("page");
+        std::fs::write(&file, self.text()).expect("write the page");
+        let out = std::process::Command::new("promtool")
+            .args(["check", "metrics"])
+            .stdin(std::fs::File::open(&file).expect("open the page"))
+            .output()
+            .expect("promtool (Debian's prometheus) is needed");
+        let said = [out.stdout, out.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(out.status.success() && said.trim().is_empty(), "{said}");
     }
 
     /// Whether a sample name belongs to a counter or a histogram.

@@ -46,10 +46,15 @@ impl Page {
     /// Parses the text format 0.0.4 or OpenMetrics; panics with the line that
     /// is not of it.
     pub fn parse(text: &str) -> Self {
-        match parse::page(text) {
+        match Self::read(text) {
             Ok(page) => page,
             Err(error) => panic!("{error}; the page:\n{text}"),
         }
+    }
+
+    /// As [`Page::parse`]; the error names the line.
+    pub fn read(text: &str) -> Result<Self, String> {
+        parse::page(text)
     }
 
     /// The text it was parsed from.
