@@ -9,6 +9,7 @@ pub mod engines;
 pub mod ingest;
 pub mod metrics;
 pub mod page;
+pub mod pages;
 pub mod probes;
 pub mod protocol;
 pub mod ps;

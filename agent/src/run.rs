@@ -19,6 +19,7 @@ use crate::config::Settings;
 use crate::ingest::Ingest;
 use crate::metrics::{Limits, Store, StoreConfig};
 use crate::page::Cost;
+use crate::pages::Pages;
 use crate::probes::{State, Verdict};
 use crate::sample::{self, Sample};
 use crate::serve;
@@ -43,6 +44,8 @@ pub struct Shared {
     pub map_bytes: Vec<(&'static str, u64)>,
     /// What pages cost.
     pub cost: Cost,
+    /// Pages that are being written.
+    pub pages: Pages,
     /// Sampled runs of the hooks.
     pub samples: Arc<Mutex<Vec<Sample>>>,
 }
@@ -135,6 +138,7 @@ impl Agent {
             verdicts: verdicts.into_iter().collect(),
             map_bytes,
             cost: Cost::default(),
+            pages: Pages::default(),
             samples,
         };
         Ok(Agent {

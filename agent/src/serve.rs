@@ -9,6 +9,8 @@ use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::serve::ListenerExt;
+use nix::sys::socket::{setsockopt, sockopt::TcpUserTimeout};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -16,6 +18,10 @@ use crate::Shared;
 use crate::metrics::{Groups, negotiate, render};
 use crate::page;
 use crate::watch::hold;
+
+/// A scraper that takes nothing for so long, in milliseconds, is cut off: what is meant for it would
+/// be held for good.
+const STUCK_MS: u32 = 30_000;
 
 /// Binds the endpoints' address. A taken port fails start-up.
 pub async fn bind(address: std::net::SocketAddr) -> Result<TcpListener> {
@@ -40,6 +46,11 @@ pub async fn serve(
         // An error means that the sender is gone, which is a stop too.
         let _ = stop.wait_for(|s| *s).await;
     };
+    let listener = listener.tap_io(|stream| {
+        if let Err(error) = setsockopt(stream, TcpUserTimeout, &STUCK_MS) {
+            tracing::debug!(%error, "a scraper that stops reading will not be cut off");
+        }
+    });
     tokio::select! {
         served = async { axum::serve(listener, app).await } => served.context("the endpoints failed"),
         () = stopped => Ok(()),
@@ -69,20 +80,19 @@ async fn metrics(
         Err(text) => return (StatusCode::BAD_REQUEST, text + "\n").into_response(),
     };
     let format = negotiate(headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()));
-    // Off the runtime's workers: the page takes milliseconds of work and a lock.
-    let made = tokio::task::spawn_blocking(move || {
+    let writer = shared.clone();
+    let made = shared.pages.get((format, groups), move || {
         let began = Instant::now();
         let (snapshot, mut input) = {
-            let inventory = hold(&shared.inventory).clone();
-            page::collect(&mut hold(&shared.ingest), &inventory)
+            let inventory = hold(&writer.inventory).clone();
+            page::collect(&mut hold(&writer.ingest), &inventory)
         };
-        page::own(&mut input.node, &shared);
+        page::own(&mut input.node, &writer);
         let text = render(&snapshot, &input, format, groups);
-        shared.cost.add(began.elapsed(), text.len() as u64);
+        writer.cost.add(began.elapsed(), text.len() as u64);
         text
-    })
-    .await;
-    match made {
+    });
+    match made.await {
         Ok(text) => ([(header::CONTENT_TYPE, format.content_type())], text).into_response(),
         Err(error) => (
             StatusCode::INTERNAL_SERVER_ERROR,

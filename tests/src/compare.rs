@@ -147,9 +147,10 @@ impl Comparison {
             );
         }
         // A client that leaves does not read all that the engine had written by then.
-        let whole = sums.iter().flat_map(|s| &s.rows).all(|row| {
-            !matches!(row.outcome, Outcome::Abort | Outcome::Reset)
-        });
+        let whole = sums
+            .iter()
+            .flat_map(|s| &s.rows)
+            .all(|row| !matches!(row.outcome, Outcome::Abort | Outcome::Reset));
         line(
             "stream events",
             truth.events,
@@ -223,7 +224,10 @@ mod tests {
 
     #[test]
     fn a_request_in_a_wrong_outcome_differs_twice() {
-        let moved = PAGE.replace("\"success\",status=\"2xx\"", "\"unobserved\",status=\"none\"");
+        let moved = PAGE.replace(
+            "\"success\",status=\"2xx\"",
+            "\"unobserved\",status=\"none\"",
+        );
         assert_eq!(differing(&moved), ["success, 2xx", "unobserved, none"]);
     }
 }

@@ -216,7 +216,10 @@ fn a_full_ring_costs_labels_and_no_count() {
     // Not before all of it has gone by.
     let flood = flood.wait(Duration::from_secs(120));
     loads.push(stage.load(&engine, "-n 50 -m 4 --tag streams", &[stream(20, 1.0)]));
-    let streams = loads.pop().expect("one was pushed").wait(Duration::from_secs(120));
+    let streams = loads
+        .pop()
+        .expect("one was pushed")
+        .wait(Duration::from_secs(120));
     agent.sigcont();
     let mut sums = finish(loads);
     sums.extend([flood, streams]);
@@ -225,10 +228,19 @@ fn a_full_ring_costs_labels_and_no_count() {
     assert!(ring_full(&page) > 0.0, "the ring was not full");
     compared.assert_equal(&page);
     only_for_want_of_room(&page);
-    let unknown = [("container", name.as_str()), ("model", "unknown"), ("class", "unknown")];
+    let unknown = [
+        ("container", name.as_str()),
+        ("model", "unknown"),
+        ("class", "unknown"),
+    ];
     assert!(page.value("enginetap_requests_total", &unknown) > 0.0);
     for (class, outcome) in [("2xx", "success"), ("4xx", "refused"), ("5xx", "error")] {
-        let labels = [("status", class), ("outcome", outcome), unknown[0], unknown[1]];
+        let labels = [
+            ("status", class),
+            ("outcome", outcome),
+            unknown[0],
+            unknown[1],
+        ];
         assert!(
             page.value("enginetap_requests_total", &labels) > 0.0,
             "{labels:?}\n{}",
@@ -333,7 +345,10 @@ fn requests_that_no_process_ever_read_are_counted_for_their_workload() {
     assert_eq!(ended(&page, &[("outcome", "abort")]), 200.0, "{lines}");
     assert_eq!(ended(&page, &[("outcome", "reset")]), 50.0, "{lines}");
     // Those that were ended by the next connection found no room.
-    assert!(ended(&page, &[("outcome", "abort"), ("status", "none")]) > 0.0, "{lines}");
+    assert!(
+        ended(&page, &[("outcome", "abort"), ("status", "none")]) > 0.0,
+        "{lines}"
+    );
     assert!(ring_full(&page) > 0.0);
     agent.stop();
 }
@@ -353,7 +368,10 @@ fn a_killed_agent_leaves_nothing_and_a_new_one_begins_at_zero() {
     );
     wait_open(&agent, &long, 100.0);
     let held = Held::by(agent.child().pid());
-    assert!(!held.links.is_empty() && !held.sockets.is_empty(), "{held:?}");
+    assert!(
+        !held.links.is_empty() && !held.sockets.is_empty(),
+        "{held:?}"
+    );
     agent.kill9();
     let killed = now_ns();
     let gone = poll(SOON, || held.left().is_empty().then_some(()));
