@@ -43,3 +43,4 @@ pub mod real;
 pub mod relay;
 pub mod scene;
 pub mod script;
+pub mod soak;

@@ -21,6 +21,8 @@ const LONG: Duration = Duration::from_secs(60);
 /// Scrapers that stop reading, and what the agent may need for all of them together: far less than
 /// a page for each.
 const STUCK: usize = 100;
+/// When they are cut off at the latest.
+const CUT_OFF: Duration = Duration::from_secs(90);
 const STUCK_BYTES: f64 = 32.0 * 1_048_576.0;
 
 const REQUEST: &[u8] = b"POST /v1/chat/completions HTTP/1.1\r\nHost: fire\r\n\
@@ -296,6 +298,8 @@ fn scrapers_that_stop_reading_hold_no_page_each() {
         all.into_iter().for_each(|s| drop(s.join()));
     });
     let before = resident();
+    let descriptors = || agent.scrape().value("process_open_fds", &[]);
+    let open = descriptors();
     let stuck: Vec<TcpStream> = (0..STUCK)
         .map(|_| {
             let stream = TcpStream::connect(address).expect("connect");
@@ -335,6 +339,9 @@ fn scrapers_that_stop_reading_hold_no_page_each() {
         bounded.is_some(),
         "{STUCK} stuck scrapers of a page of {length} bytes cost {grown} bytes"
     );
+    // They are cut off in the end, without a word from them.
+    let cut = poll(CUT_OFF, || (descriptors() <= open + 5.0).then_some(()));
+    assert!(cut.is_some(), "{} descriptors, {open} before", descriptors());
     drop(stuck);
     agent.stop();
 }
