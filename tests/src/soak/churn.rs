@@ -114,12 +114,14 @@ fn turn(agent: &Agent, n: usize, new_names: bool, sent: &mut Sent) {
         .netns(&ns)
         .args(["--no-rows", "--no-event-log"])
         .start();
-    let tapped = format!("\"netns\":{}", ns.inum());
-    let entered = poll(SOON, || {
+    // Its namespace is tapped before the process is listed; the namespace's own number may be one
+    // that was used and listed before.
+    let listed = format!("\"pid\":{},", engine.child().pid());
+    let watched = poll(SOON, || {
         let targets = agent.get("/targets").ok()?.text();
-        targets.contains(&tapped).then_some(())
+        targets.contains(&listed).then_some(())
     });
-    assert!(entered.is_some(), "{tapped} was not entered");
+    assert!(watched.is_some(), "{listed} is not watched");
     let short = Script::default().to_header();
     let long = Script {
         events: 1_000,
