@@ -341,7 +341,11 @@ fn scrapers_that_stop_reading_hold_no_page_each() {
     );
     // They are cut off in the end, without a word from them.
     let cut = poll(CUT_OFF, || (descriptors() <= open + 5.0).then_some(()));
-    assert!(cut.is_some(), "{} descriptors, {open} before", descriptors());
+    assert!(
+        cut.is_some(),
+        "{} descriptors, {open} before",
+        descriptors()
+    );
     drop(stuck);
     agent.stop();
 }

@@ -83,7 +83,8 @@ impl Confined {
         let end = Instant::now() + SETTLE;
         let above = |now: &Holding| {
             wanted.is_some_and(|w| {
-                let over = |(what, n): (&String, &f64)| *n > w.counts.get(what).copied().unwrap_or(0.0);
+                let over =
+                    |(what, n): (&String, &f64)| *n > w.counts.get(what).copied().unwrap_or(0.0);
                 now.counts.iter().any(over) || now.mib - w.mib >= GROWTH
             })
         };
@@ -132,8 +133,26 @@ fn turn(agent: &Agent, n: usize, new_names: bool, sent: &mut Sent) {
     let loads = [
         vec!["-n", "8", "-m", "4", "--reconnect", "--script", &short],
         vec!["-n", "8", "-m", "4", "--unary", "--script", &short],
-        vec!["-n", "4", "--abort-after", "3", "--abort-with", "rst", "--script", &long],
-        vec!["-n", "4", "--abort-after", "3", "--abort-with", "fin", "--script", &long],
+        vec![
+            "-n",
+            "4",
+            "--abort-after",
+            "3",
+            "--abort-with",
+            "rst",
+            "--script",
+            &long,
+        ],
+        vec![
+            "-n",
+            "4",
+            "--abort-after",
+            "3",
+            "--abort-with",
+            "fin",
+            "--script",
+            &long,
+        ],
     ];
     let loads = loads.map(|mut words| {
         words.push("--no-event-log");
@@ -194,9 +213,19 @@ pub(super) fn run(args: &Args) -> Outcome {
         sent.engines,
         sent.connections,
         began.elapsed().as_secs_f64(),
-        if args.new_names { ", each engine under a new name" } else { "" }
+        if args.new_names {
+            ", each engine under a new name"
+        } else {
+            ""
+        }
     );
-    let header = ["", "engine or after warm-up", "client", "page or at the end", "difference"];
+    let header = [
+        "",
+        "engine or after warm-up",
+        "client",
+        "page or at the end",
+        "difference",
+    ];
     let mut outcome = Outcome::new(&title, &header);
     let started = ours(&page, "enginetap_requests_started_total");
     let ended = ours(&page, "enginetap_requests_total");
@@ -214,9 +243,10 @@ pub(super) fn run(args: &Args) -> Outcome {
             format!("{shown:.0}"),
             format!("{difference:+.0}"),
         ]);
-        outcome.must(difference == 0.0 && client.is_none_or(|c| c == engine), || {
-            format!("{what}: engine {engine}, client {client:?}, page {shown}")
-        });
+        outcome.must(
+            difference == 0.0 && client.is_none_or(|c| c == engine),
+            || format!("{what}: engine {engine}, client {client:?}, page {shown}"),
+        );
     }
     for (what, now) in &end.counts {
         let was = start.counts.get(what).copied().unwrap_or(0.0);
@@ -227,7 +257,9 @@ pub(super) fn run(args: &Args) -> Outcome {
             format!("{now:.0}"),
             format!("{:+.0}", now - was),
         ]);
-        outcome.must(*now <= was, || format!("{what}: {was} after the warm-up, {now} at the end"));
+        outcome.must(*now <= was, || {
+            format!("{what}: {was} after the warm-up, {now} at the end")
+        });
     }
     for (what, was, now) in [
         ("MiB as the cgroup counts them", start.mib, end.mib),
@@ -240,7 +272,9 @@ pub(super) fn run(args: &Args) -> Outcome {
             format!("{now:.1}"),
             format!("{:+.1}", now - was),
         ]);
-        outcome.must(now - was < GROWTH, || format!("{what}: {was:.2}, then {now:.2}"));
+        outcome.must(now - was < GROWTH, || {
+            format!("{what}: {was:.2}, then {now:.2}")
+        });
     }
     outcome.faults.extend(page.invariant().err());
     let Confined { agent, group } = agent;

@@ -250,10 +250,7 @@ pub(super) fn restarted(args: &Args) -> Outcome {
             "requests started" => page.value("enginetap_requests_started_total", &OURS),
             "requests ended" => page.value("enginetap_requests_total", &OURS),
             "stream events" => page.value("enginetap_stream_events_total", &OURS),
-            outcome => page.value(
-                "enginetap_requests_total",
-                &[OURS[0], ("outcome", outcome)],
-            ),
+            outcome => page.value("enginetap_requests_total", &[OURS[0], ("outcome", outcome)]),
         };
         let cells = [*after, *between, shown].map(|n| format!("{n:.0}"));
         let difference = format!("{:+.0}", shown - after);
@@ -265,7 +262,17 @@ pub(super) fn restarted(args: &Args) -> Outcome {
     // Nothing is said of requests whose beginning it did not see.
     let unobserved = [OURS[0], ("outcome", "unobserved")];
     let unobserved = page.value("enginetap_requests_total", &unobserved);
-    outcome.line(["unobserved", "0", "0", &format!("{unobserved:.0}"), &format!("{unobserved:+.0}")].map(str::to_owned).to_vec());
+    outcome.line(
+        [
+            "unobserved",
+            "0",
+            "0",
+            &format!("{unobserved:.0}"),
+            &format!("{unobserved:+.0}"),
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+    );
     outcome.must(unobserved == 0.0, || format!("{unobserved} unobserved"));
     judge(&mut outcome, &[before, after], &page);
     outcome
