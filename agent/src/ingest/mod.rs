@@ -32,6 +32,8 @@ const SETTLE_NS: u64 = 50_000_000;
 const ENTRIES: usize = 65_536;
 /// Models taken from one reply to `/v1/models`.
 const MODELS_LISTED: usize = 64;
+/// How long a sweep may take in what waits in the ring.
+const SWEEP_DRAIN: Duration = Duration::from_millis(20);
 /// An open request is checked against the kernel's table when it is older than this.
 const CHECK_AFTER: Duration = Duration::from_secs(5);
 
@@ -503,6 +505,12 @@ impl Ingest {
                 }
                 _ => gone.push(*id),
             }
+        }
+        // The record of an end may still wait in the ring. It needs its entry: without it the events
+        // that were reported before would be counted again. Only when the ring is empty after the
+        // look at the flows is it certain that no record comes.
+        if !gone.is_empty() && !self.drain(SWEEP_DRAIN) {
+            return;
         }
         for id in gone {
             if let Some(entry) = self.entries.remove(&id)
