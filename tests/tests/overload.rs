@@ -271,6 +271,29 @@ fn an_agent_with_a_twentieth_of_a_cpu_is_exact_in_the_end() {
     agent.stop();
 }
 
+#[test]
+fn more_aborts_than_there_is_room_for_flows_are_all_counted() {
+    let stage = Stage::new("flows");
+    let names = ["a", "b", "c", "d"];
+    let mut engines = names.map(|name| stage.engine(name));
+    let agent = stage.agent().start();
+    agent.sigstop();
+    // 36,000 connections; the table of flows has room for 32,768, and each of these waits for the
+    // agent to settle it. Too few per engine for a tuple to come again.
+    let words = "-n 60 -m 150 --abort-after 1 --abort-with rst";
+    let loads = engines
+        .each_ref()
+        .map(|engine| stage.load(engine, words, &[stream(1_000, 2.0)]));
+    let sums = finish(loads.into());
+    agent.sigcont();
+    for ((engine, name), sum) in engines.iter_mut().zip(names).zip(sums) {
+        let (page, compared) = settle(&agent, &stage.name(name), engine, &[sum]);
+        println!("{compared}{}", page.lines("enginetap_flows_dropped"));
+        compared.assert_equal(&page);
+    }
+    agent.stop();
+}
+
 /// Connects from a fixed port, sends one request and leaves at once.
 fn leave_request(ns: &NetNs, from: u16, to: SocketAddr) {
     ns.run_in(|| {
