@@ -128,6 +128,15 @@ pub unsafe fn finish(f: *mut Flow, key: &FlowKey, who: u64) -> bool {
             return false;
         }
         cas(&raw mut (*f).closer, closer::NONE, who);
+        end_flow(f, key);
+    }
+    true
+}
+
+#[inline(always)]
+unsafe fn end_flow(f: *mut Flow, key: &FlowKey) {
+    // SAFETY: the caller holds both locks.
+    unsafe {
         let head = (*f).requests.state;
         if head == state::FIRST_LINE || head == state::HEADERS {
             account::unparsed(f, unparsed::PARTIAL_HEAD);
@@ -135,7 +144,30 @@ pub unsafe fn finish(f: *mut Flow, key: &FlowKey, who: u64) -> bool {
         end_all(&mut NoPacket, f, Ending::Closed, u32::MAX, o_time(f));
         forget(f, key);
     }
-    true
+}
+
+/// Ends what is open on a flow whose socket is gone and forgets it, without waiting for its locks;
+/// 0 when one is held.
+///
+/// A global function: the kernel verifies it once.
+///
+/// # Safety
+/// `f` is live.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn settle_now(f: *mut Flow) -> u64 {
+    // SAFETY: the caller's flow; both locks are taken before anything is changed.
+    unsafe {
+        if f.is_null() {
+            return 0;
+        }
+        let key = (*f).key;
+        if !try_both(f, &key) {
+            return 0;
+        }
+        end_flow(f, &key);
+        1
+    }
 }
 
 /// When the flow ended: when its socket closed, else now.
@@ -271,6 +303,24 @@ unsafe fn forget(f: *mut Flow, key: &FlowKey) {
 pub unsafe fn retire(f: *mut Flow, key: &FlowKey) -> bool {
     // SAFETY: the caller's flow is live; its words are changed by atomics.
     unsafe {
+        if !try_both(f, key) {
+            return false;
+        }
+        if (*f).started != (*f).ended {
+            swap(&raw mut (*f).replies.lock, 0);
+            swap(&raw mut (*f).requests.lock, 0);
+            return false;
+        }
+        forget(f, key);
+        true
+    }
+}
+
+/// Takes both locks if they are free.
+#[inline(always)]
+unsafe fn try_both(f: *mut Flow, key: &FlowKey) -> bool {
+    // SAFETY: the caller's flow is live; its words are changed by atomics.
+    unsafe {
         if !cas(&raw mut (*f).requests.lock, 0, 1) {
             return false;
         }
@@ -278,12 +328,11 @@ pub unsafe fn retire(f: *mut Flow, key: &FlowKey) -> bool {
             swap(&raw mut (*f).requests.lock, 0);
             return false;
         }
-        if (*f).started != (*f).ended || !is(f, key) {
-            swap(&raw mut (*f).replies.lock, 0);
-            swap(&raw mut (*f).requests.lock, 0);
-            return false;
+        if is(f, key) {
+            return true;
         }
-        forget(f, key);
-        true
+        swap(&raw mut (*f).replies.lock, 0);
+        swap(&raw mut (*f).requests.lock, 0);
+        false
     }
 }

@@ -14,7 +14,7 @@ use enginetap_ebpf::abi::record::{FlowClosed, Listen, kind};
 use enginetap_ebpf::atomics::{add, cas, swap};
 
 use super::account::{WAKEUP, emit, owner, submit_flags};
-use super::control::retire;
+use super::control::{retire, settle_now};
 use super::flows::{Birth, confirm, create, listener, port_bit, set_bits};
 use super::kernel::{
     current_process, mapped, now, offset, read, sock_family, sock_key, sock_netns, sock_port,
@@ -222,6 +222,11 @@ fn closed(sk: *const u8, key: &FlowKey) {
                 state::IDLE | state::DEAD | state::UNSYNCED
             );
         if quiet && retire(f, key) {
+            return;
+        }
+        // What the server sent passed the tap before it was acknowledged or reset, so nothing is on
+        // its way any more; and a stopped agent must not leave the table to fill up.
+        if (*f).confirmed != 0 && settle_now(f) != 0 {
             return;
         }
         emit_closed(f, submit_flags());

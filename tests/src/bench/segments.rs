@@ -11,11 +11,12 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use enginetap::bpf::bench::{empty_program, time_once};
+use enginetap::bpf::control::Control;
 use enginetap::bpf::load::{Loaded, load};
 use enginetap::bpf::ring::Ring;
 use enginetap::bpf::tables::Tables;
 use enginetap_ebpf::abi::flow::FlowKey;
-use enginetap_ebpf::abi::listener::{Listener, ListenerKey, Ports, mode};
+use enginetap_ebpf::abi::listener::{Listener, ListenerKey, mode};
 
 use super::stats::quantile;
 use super::stream::{HEAD, SEGMENT, chunk, request};
@@ -119,15 +120,12 @@ fn prepare(inum: u32) -> Bench {
             Listener {
                 workload: 1,
                 mode: mode::WATCHED,
+                since_ns: 0,
             },
         )
         .expect("listener");
-    let cell = u32::from(PORT) >> 6;
-    let ports = Ports {
-        watched: 1 << (PORT & 63),
-        ..Ports::default()
-    };
-    tables.set_ports(cell, ports).expect("ports");
+    let control = loaded.control.try_clone().expect("its program");
+    Control::new(control).look(PORT, true).expect("ports");
     let client = End {
         port: peer.port(),
         seq: 1_000,
