@@ -136,12 +136,17 @@ impl Held {
     /// Maps are not looked at, and count as left, while a program is: to list a map is to open it,
     /// and a program array that is opened while the kernel still empties it is never freed (its
     /// last close takes a reference for work that is queued already). The array's own program goes
-    /// when that work is done.
+    /// when that work is done. Since anybody may list maps at the wrong moment, an array without
+    /// its program is not counted.
     pub fn left(&self) -> Self {
         let both = |a: &BTreeSet<u64>, b: BTreeSet<u64>| a.intersection(&b).copied().collect();
         let programs: BTreeSet<u64> = both(&self.programs, ids("prog"));
         let maps = if programs.is_empty() {
-            both(&self.maps, ids("map"))
+            let counted = |row: &&serde_json::Value| row["type"] != "prog_array";
+            both(
+                &self.maps,
+                list("map").iter().filter(counted).map(id).collect(),
+            )
         } else {
             self.maps.clone()
         };
