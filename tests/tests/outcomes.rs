@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use enginetap_tests::event::Outcome;
-use enginetap_tests::guard::{Engine, Load, locate};
-use enginetap_tests::scene::{SOON, assert_counts, beside, settled};
+use enginetap_tests::guard::{Agent, Engine, Load, locate};
+use enginetap_tests::scene::{SOON, assert_counts, beside, only, settled};
 use enginetap_tests::script::{End, Script};
 
 #[test]
@@ -66,6 +66,110 @@ fn an_error_event_inside_a_stream_is_an_error_with_status_200() {
         page.assert_value("enginetap_reply_errors_total", &[], 3.0);
         agent.stop();
     }
+}
+
+#[test]
+fn an_error_event_is_an_error_in_every_dialect() {
+    // Some engines send `[DONE]` after it, some do not.
+    for (route, engine, ndjson, error_done) in [
+        ("/v1/completions", "vllm", false, false),
+        ("/v1/chat/completions", "sglang", false, true),
+        ("/v1/chat/completions", "dynamo", false, true),
+        ("/v1/chat/completions", "litellm", false, true),
+        ("/v1/chat/completions", "mstar", false, false),
+        ("/v1/messages", "vllm", false, false),
+        ("/v1/responses", "openai", false, false),
+        ("/generate", "sglang", false, true),
+        ("/generate", "mstar", true, false),
+    ] {
+        let mut running = Engine::start();
+        let port = running.address().port();
+        let agent = Agent::builder()
+            .matching(&format!("port={port},engine={engine}"))
+            .args(["--recognise", "off"])
+            .start();
+        let script = Script {
+            events: 10,
+            error_after: Some(4),
+            error_done,
+            ndjson,
+            ..Script::default()
+        };
+        let script = script.to_header();
+        let args = ["-m", "3", "--route", route, "--script", &script];
+        Load::run(None, running.address(), args);
+        running.ended(3);
+        let ours = [("engine", engine)];
+        let page = agent.wait_for(SOON, |p| p.value("enginetap_requests_total", &ours) >= 3.0);
+        let page = only(&page, engine);
+        println!("{engine} {route}");
+        page.assert_value(
+            "enginetap_requests_total",
+            &[("route", route), ("outcome", "error"), ("status", "200")],
+            3.0,
+        );
+        page.assert_value("enginetap_reply_errors_total", &[], 3.0);
+        page.assert_value("enginetap_time_to_first_token_seconds_count", &[], 3.0);
+        page.assert_value(
+            "enginetap_unfinished_request_seconds_count",
+            &[("outcome", "error"), ("phase", "streaming")],
+            3.0,
+        );
+        assert_eq!(
+            page.get("enginetap_request_duration_seconds_count", &[]),
+            None
+        );
+        agent.stop();
+    }
+}
+
+#[test]
+fn timeouts_are_told_by_their_status_or_by_the_engines_own_code() {
+    let mut engine = Engine::start();
+    let agent = beside(&engine);
+    let unary = |status, code: &str| Script {
+        status,
+        error_code: code.to_owned(),
+        ..Script::default()
+    };
+    let in_stream = Script {
+        error_after: Some(2),
+        ..unary(200, "timeout_error")
+    };
+    let all = [
+        unary(408, "server_error"),
+        unary(504, "server_error"),
+        unary(500, "timeout"),
+        in_stream,
+    ];
+    for script in &all {
+        Load::run(
+            None,
+            engine.address(),
+            ["-m", "2", "--script", &script.to_header()],
+        );
+    }
+    engine.ended(8);
+    let page = settled(&agent, 8);
+    for status in ["408", "504", "500", "200"] {
+        page.assert_value(
+            "enginetap_requests_total",
+            &[("outcome", "timeout"), ("status", status)],
+            2.0,
+        );
+    }
+    page.assert_value(
+        "enginetap_unfinished_request_seconds_count",
+        &[("outcome", "timeout")],
+        8.0,
+    );
+    let codes = page.label_values("enginetap_reply_errors_total", "code");
+    let closed = enginetap::protocol::errors::CODES;
+    assert!(
+        codes.iter().all(|code| closed.contains(&code.as_str())),
+        "{codes:?}"
+    );
+    agent.stop();
 }
 
 #[test]

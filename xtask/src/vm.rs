@@ -242,7 +242,10 @@ fn script(programs: &[Program], args: &[String]) -> String {
         release("enginetap").display(),
         target().join("release").display(),
     );
-    script.push_str("uname -r\n");
+    script.push_str(&format!(
+        "uname -r; '{}' doctor || rc=1\n",
+        release("enginetap").display()
+    ));
     // What is ignored on the host needs a module that only these kernels have.
     for program in programs.iter().filter(|program| program.test) {
         let path = program.path.display();

@@ -13,7 +13,9 @@ use crate::ingest::News;
 use crate::targets::proc::{self, Process, ProcessKey};
 
 /// Programs that are remembered.
-const MOST: usize = 1024;
+const MOST: usize = 512;
+/// Bytes of the command line of a program that is remembered at most.
+const LINE_MOST: usize = 8 * 1024;
 /// Programs that are looked at when they are executed, per turn.
 const EXECS: u32 = 2_000;
 const TURN: Duration = Duration::from_secs(5);
@@ -30,6 +32,9 @@ impl Recent {
     /// Remembers a program, or what it has become by another `exec`.
     pub fn add(&mut self, process: Process) {
         let key = process.key;
+        if process.cmdline.iter().map(String::len).sum::<usize>() > LINE_MOST {
+            return;
+        }
         if self.known.insert(key, process).is_some() {
             return;
         }
@@ -154,6 +159,10 @@ mod tests {
             start_ticks: 6,
         };
         assert!(recent.get(other).is_none(), "a reused pid is another");
+        recent.add(Process {
+            cmdline: vec!["x".repeat(LINE_MOST + 1)],
+            ..named("c", key(1))
+        });
         recent.add(named("b", key(1)));
         assert_eq!(recent.get(key(1)).map(|p| p.comm.as_str()), Some("b"));
         assert_eq!(recent.order.len(), recent.known.len());
