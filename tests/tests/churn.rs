@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -69,8 +69,8 @@ fn talk(address: SocketAddr, requests: usize) {
     }
 }
 
-/// One life of a server: it starts, serves, exits.
-fn life(program: &Path, requests: usize) {
+/// Starts a server.
+fn serve(program: &Path) -> (Child, SocketAddr) {
     let mut child = Command::new(program)
         .args(["--listen", "127.0.0.1:0", "--control", "none", "--no-rows"])
         .stdout(Stdio::piped())
@@ -82,7 +82,13 @@ fn life(program: &Path, requests: usize) {
         .read_line(&mut line)
         .expect("a line");
     let address = line.trim().trim_start_matches("ready ").parse();
-    talk(address.expect("an address"), requests);
+    (child, address.expect("an address"))
+}
+
+/// One life of a server: it starts, serves, exits.
+fn life(program: &Path, requests: usize) {
+    let (mut child, address) = serve(program);
+    talk(address, requests);
     child.wait().expect("its end");
 }
 
@@ -264,22 +270,8 @@ fn a_reused_process_id_is_another_process() {
                 let last = format!("{}", pid - 1);
                 std::fs::write("/proc/sys/kernel/ns_last_pid", last).expect("ns_last_pid");
             }
-            let mut child = Command::new(program)
-                .args(["--listen", "127.0.0.1:0", "--control", "none", "--no-rows"])
-                .stdout(Stdio::piped())
-                .stdin(Stdio::null())
-                .spawn()
-                .expect("the engine");
+            let (mut child, address) = serve(program);
             pids.push(child.id());
-            let mut line = String::new();
-            BufReader::new(child.stdout.take().expect("its output"))
-                .read_line(&mut line)
-                .expect("a line");
-            let address: SocketAddr = line
-                .trim()
-                .trim_start_matches("ready ")
-                .parse()
-                .expect("an address");
             talk(address, 3);
             child.wait().expect("its end");
         }

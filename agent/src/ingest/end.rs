@@ -27,6 +27,7 @@ impl Ingest {
             .remove(&(r.flow, r.number))
             .unwrap_or_else(|| Entry::new(r.key, r.workload, end.start_ns));
         entry.confirmed = true;
+        entry.answered = true;
         entry.start_ns = end.start_ns;
         if r.workload == 0
             && entry.workload == 0

@@ -3,6 +3,7 @@
 
 use enginetap_ebpf::abi::flow::FlowKey;
 use enginetap_ebpf::hist::gap_bucket;
+use enginetap_ebpf::stream::HEAD_CAPTURE;
 
 use crate::engines::{self, RouteMatch};
 use crate::protocol::body::{RequestFacts, request_facts};
@@ -25,6 +26,9 @@ pub struct Message {
     tail: Wiped,
     tail_end: u64,
     broken: bool,
+    /// Bytes of the head that were not captured, since it is longer than what is captured of one:
+    /// the body follows behind them.
+    left_out: u64,
 }
 
 impl Message {
@@ -42,8 +46,13 @@ impl Message {
         if offset == 0 {
             self.start.clear();
             self.broken = false;
+            self.left_out = 0;
         }
-        let have = self.start.len() as u64;
+        let captured = self.start.len() as u64;
+        if captured == u64::from(HEAD_CAPTURE) && self.left_out == 0 && offset > captured {
+            self.left_out = offset - captured;
+        }
+        let have = captured + self.left_out;
         if offset > have {
             self.broken = true;
         }
@@ -54,16 +63,22 @@ impl Message {
         self.start.push(fresh);
     }
 
+    /// What was captured of the head when that will not be all of it.
+    fn cut_head(&self) -> Option<&[u8]> {
+        self.start.get(..HEAD_CAPTURE as usize)
+    }
+
     /// The body of a message whose head has `head` bytes: its beginning, and its end if that was
     /// captured and is surely the end of a body of `length` bytes. When the two meet they are
     /// joined, and there is no end.
     fn body(&mut self, head: usize, length: Option<u64>) -> (&[u8], &[u8]) {
-        let whole = length.map(|n| head as u64 + n);
+        let whole = length.map(|n| head as u64 + self.left_out + n);
         let from = self.tail_end - self.tail.len() as u64;
+        let reach = self.start.len() as u64 + self.left_out;
         if whole != Some(self.tail_end) {
             self.tail.clear();
-        } else if !self.broken && from <= self.start.len() as u64 {
-            let known = (self.start.len() as u64 - from) as usize;
+        } else if !self.broken && from <= reach {
+            let known = (reach - from) as usize;
             self.start.push(self.tail.get(known..).unwrap_or_default());
             self.tail.clear();
         }
@@ -121,6 +136,8 @@ pub struct Entry {
     pub reported: u64,
     /// Counted as begun by the agent.
     pub counted: bool,
+    /// Its reply has begun or it has ended, so all of its head has passed.
+    pub answered: bool,
     /// First byte of the final reply's head.
     pub head_ns: Option<u64>,
     /// The head's time is in the store.
@@ -160,6 +177,7 @@ impl Entry {
             reply_bytes: Message::default(),
             reported: 0,
             counted: false,
+            answered: false,
             head_ns: None,
             head_stored: false,
             token_stored: false,
@@ -173,7 +191,12 @@ impl Entry {
     /// Reads the request's head, once it is there.
     pub fn read_head(&mut self, engine: Engine) {
         if self.head.is_none() && self.confirmed {
-            self.head = parse_request_head(&self.request_bytes.start).filter(|h| h.complete);
+            let bytes = &self.request_bytes;
+            // The end of a head that is cut has passed when its body or its reply is there.
+            let over = self.answered || bytes.left_out > 0;
+            let cut = bytes.cut_head().filter(|_| over);
+            self.head = parse_request_head(cut.unwrap_or(&bytes.start))
+                .filter(|h| h.complete || cut.is_some());
         }
         if self.route.is_none()
             && let Some(head) = &self.head
@@ -220,8 +243,10 @@ impl Entry {
             self.reply_bytes.add(offset, data, tail);
         }
         if self.reply.is_none() {
-            let Some(head) = parse_response_head(&self.reply_bytes.start).filter(|h| h.complete)
-            else {
+            let bytes = &self.reply_bytes;
+            let cut = bytes.cut_head().filter(|_| bytes.left_out > 0);
+            let parsed = parse_response_head(cut.unwrap_or(&bytes.start));
+            let Some(head) = parsed.filter(|h| h.complete || cut.is_some()) else {
                 return found;
             };
             if head.status < 200 && head.status != 101 {
@@ -247,7 +272,7 @@ impl Entry {
                         .unwrap_or_default(),
                     now,
                 );
-                self.fed = self.reply_bytes.start.len() as u64;
+                self.fed = self.reply_bytes.start.len() as u64 + self.reply_bytes.left_out;
                 self.reply_bytes.clear();
                 self.reader = Some(reader);
                 self.take_events(events, &mut found);
@@ -318,6 +343,20 @@ mod tests {
         m.add(0, start, false);
         m.add(tail_at, tail, true);
         m
+    }
+
+    #[test]
+    fn a_body_behind_a_head_that_is_cut_is_read() {
+        let cut = HEAD_CAPTURE as usize;
+        let mut m = Message::default();
+        m.add(0, &vec![b'h'; cut], false);
+        m.add(5_000, b"abcd", false);
+        m.add(5_002, b"cdef", true);
+        assert_eq!(m.body(cut, Some(6)), (&b"abcdef"[..], &b""[..]));
+        let mut m = Message::default();
+        m.add(0, &vec![b'h'; cut - 1], false);
+        m.add(5_000, b"abcd", false);
+        assert_eq!(m.body(cut - 1, None).0, b"", "a hole before that");
     }
 
     #[test]

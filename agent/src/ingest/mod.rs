@@ -208,6 +208,7 @@ impl Ingest {
             self.claim(id);
             return;
         }
+        entry.answered = true;
         entry.read_head(engine);
         let found = entry.reply_piece(p.offset, data, tail, p.ts_ns);
         for finding in found {
