@@ -23,7 +23,7 @@ const STEPS: [Step; 7] = [
 
 /// Kernel tests that every run does on the other kernels too; software emulation is slow, so not
 /// all. `cargo xtask vm` without arguments does them all.
-const IN_VM: [&str; 9] = [
+const IN_VM: [&str; 12] = [
     "streams_are_counted_and_timed",
     "unary_replies",
     "ps_and_doctor",
@@ -31,6 +31,9 @@ const IN_VM: [&str; 9] = [
     "a_client_that_leaves",
     "the_owner_is_the_worker",
     "an_engine_in_a_new_namespace",
+    "gone_before_the_head",
+    "streams_under_way_at_the_start",
+    "a_reused_process_id",
     "netem_on_the_way",
     "bytes_with_a_wrong_checksum",
 ];
