@@ -5,7 +5,7 @@ use std::process::Command;
 use enginetap_tests::event::Outcome;
 use enginetap_tests::guard::{Agent, Engine, Load, locate};
 use enginetap_tests::scene::{SOON, assert_counts, beside, only, settled};
-use enginetap_tests::script::{End, Script};
+use enginetap_tests::script::{End, Framing, Script};
 
 #[test]
 fn refusals_and_errors_keep_their_status() {
@@ -301,6 +301,39 @@ fn requests_of_a_killed_server_are_resets() {
         50.0,
     );
     page.assert_value("enginetap_requests_in_flight", &[], 0.0);
+    agent.stop();
+}
+
+#[test]
+fn a_body_until_close_that_a_signal_cuts_is_a_reset() {
+    let engine = Engine::start();
+    let agent = beside(&engine);
+    let script = Script {
+        events: 10_000,
+        gap_ms: 20.0,
+        framing: Some(Framing::Close),
+        ..Script::default()
+    };
+    let _load = Load::start(
+        None,
+        engine.address(),
+        ["-n", "3", "--script", &script.to_header()],
+    );
+    agent.wait_for(SOON, |p| {
+        p.value("enginetap_time_to_first_token_seconds_count", &[]) >= 3.0
+    });
+    engine.kill9();
+    let page = settled(&agent, 3);
+    page.assert_value(
+        "enginetap_requests_total",
+        &[("outcome", "reset"), ("status", "200")],
+        3.0,
+    );
+    page.assert_value(
+        "enginetap_connections_closed_total",
+        &[("reason", "killed")],
+        3.0,
+    );
     agent.stop();
 }
 

@@ -272,6 +272,23 @@ fn an_agent_with_a_twentieth_of_a_cpu_is_exact_in_the_end() {
 }
 
 #[test]
+fn a_server_that_began_while_the_agent_was_stopped_is_counted_from_its_first_request() {
+    let stage = Stage::new("born");
+    let _tapped = stage.engine("first");
+    let agent = stage.agent().start();
+    agent.sigstop();
+    let mut engine = stage.engine("second");
+    let sum = stage
+        .load(&engine, "-n 5 -m 4", &[stream(5, 1.0)])
+        .wait(CATCH_UP);
+    std::thread::sleep(Duration::from_secs(8));
+    agent.sigcont();
+    let (page, compared) = settle(&agent, &stage.name("second"), &mut engine, &[sum]);
+    compared.assert_equal(&page);
+    agent.stop();
+}
+
+#[test]
 fn more_aborts_than_there_is_room_for_flows_are_all_counted() {
     let stage = Stage::new("flows");
     let names = ["a", "b", "c", "d"];

@@ -10,8 +10,11 @@ use zeroize::Zeroizing;
 
 use super::entry::Entry;
 
-const MOST: usize = 1024;
-const KEEP_NS: u64 = 5_000_000_000;
+const MOST: usize = 4096;
+/// Longer than the time between two scans: whoever could not be looked at when it began to listen is
+/// found by the next one. Counted from the moment it is held and not from the end: an agent that was
+/// stopped has not had its say yet.
+const KEEP_NS: u64 = 15_000_000_000;
 /// Time after which the same listener may be asked about again.
 const ASK_AGAIN_NS: u64 = 2_000_000_000;
 
@@ -21,7 +24,7 @@ pub type Held = (Box<End>, Zeroizing<Vec<u8>>, Entry);
 /// See the module.
 #[derive(Default)]
 pub struct Parked {
-    ends: Vec<Held>,
+    ends: Vec<(u64, Held)>,
     asked: HashMap<(u32, u16, [u32; 4]), u64>,
 }
 
@@ -53,7 +56,7 @@ impl Parked {
         if self.ends.len() >= MOST {
             self.ends.remove(0);
         }
-        self.ends.push((end, tail, entry));
+        self.ends.push((super::monotonic_ns(), (end, tail, entry)));
     }
 
     /// Whether the watcher should be asked about the listener of this flow now.
@@ -73,16 +76,16 @@ impl Parked {
 
     /// Takes the ends held for a listener.
     pub fn take(&mut self, listener: &ListenerKey) -> Vec<Held> {
-        let (ours, rest) = std::mem::take(&mut self.ends)
+        let (ours, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.ends)
             .into_iter()
-            .partition(|(_, _, entry)| reaches(&entry.key, listener));
+            .partition(|(_, (_, _, entry))| reaches(&entry.key, listener));
         self.ends = rest;
-        ours
+        ours.into_iter().map(|(_, held)| held).collect()
     }
 
     /// Forgets what nobody asked for.
     pub fn expire(&mut self, now: u64) {
-        self.ends.retain(|(end, _, _)| now < end.end_ns + KEEP_NS);
+        self.ends.retain(|(since, _)| now < since + KEEP_NS);
         self.asked.retain(|_, at| now < *at + KEEP_NS);
     }
 }

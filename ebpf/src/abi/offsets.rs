@@ -74,7 +74,9 @@ offsets! {
     task_start = "task_struct"."start_boottime",
     /// Signal state shared by a thread group.
     task_signal = "task_struct"."signal",
+    /// How a task ended.
+    task_exit_code = "task_struct"."exit_code",
     /// Live threads of a thread group.
     signal_live = "signal_struct"."live.counter",
 }
-pod!(Offsets, 20 * 4);
+pod!(Offsets, 21 * 4);

@@ -32,7 +32,7 @@ pub struct Process {
     pub flows: u64,
     /// Requests it has begun to read and that are not ended.
     pub in_flight: u64,
-    /// 1 once it has exited.
+    /// Not 0 once it has exited: 1, or 1 more than the signal that ended it.
     pub exited: u64,
     /// Workload of its first flow.
     pub workload: u64,

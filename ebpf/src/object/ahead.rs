@@ -9,13 +9,13 @@
 use core::ffi::c_void;
 
 use aya_ebpf::bindings::__sk_buff;
-use aya_ebpf::helpers::generated::{bpf_loop, bpf_skb_load_bytes};
+use aya_ebpf::helpers::generated::bpf_skb_load_bytes;
 use enginetap_ebpf::abi::flow::{Flow, closer, state};
 use enginetap_ebpf::atomics::cas;
 use enginetap_ebpf::stream::{Cursor, HELD_PART};
 
 use super::account::bounded;
-use super::machine::{Tap, resync, run, take_fin};
+use super::machine::take_fin;
 use super::maps::{AHEAD, AHEAD_TMP};
 
 /// Segments held of one connection.
@@ -24,8 +24,6 @@ const SLOTS: u32 = 8;
 const PART: u32 = HELD_PART;
 /// Distance from which a segment lies in no window; it is not held.
 pub const WINDOW_MAX: u32 = 1 << 24;
-/// Looks at slots in one go: each may open the way for one that was looked at before.
-const TURNS: u32 = SLOTS * SLOTS;
 
 /// Which segment.
 #[repr(C)]
@@ -197,86 +195,73 @@ unsafe fn load(skb: *mut __sk_buff, off: u32, to: *mut u8, len: u32) -> bool {
     }
 }
 
-unsafe extern "C" fn replay_slot(turn: u32, ctx: *mut c_void) -> i64 {
-    // SAFETY: the loop passes the address of a `Tap` on its caller's stack; all else is live while
-    // the direction's lock is held.
-    unsafe {
-        let tap = &mut *(ctx as *mut Tap);
-        let (f, c) = (tap.flow, tap.cursor);
-        let slot = turn & (SLOTS - 1);
-        let bit = 1u32 << slot;
-        if (*f).ahead == 0 || (*c).idle_turns >= SLOTS {
-            return 1;
-        }
-        (*c).idle_turns += 1;
-        if (*f).ahead & bit == 0 {
-            return 0;
-        }
-        let key = key(f, slot);
-        let Some(h) = AHEAD.get_ptr(key) else {
-            (*f).ahead &= !bit;
-            return 0;
-        };
-        let d = &raw mut (*f).requests;
-        let skip = (*d).next_seq.wrapping_sub((*h).seq);
-        let len = (*h).len;
-        if (skip as i32) < 0 {
-            return 0;
-        }
-        (*c).idle_turns = 0;
-        let fin = (*h).fin != 0;
-        if skip <= len && (skip < len || fin) {
-            (*d).next_seq = (*h).seq.wrapping_add(len);
-            (*d).bytes += (len - skip) as u64;
-            (*c).held = (&raw const (*h).bytes) as u64;
-            (*c).held_len = len;
-            (*c).held_first = (*h).first;
-            (*c).held_last = (*h).last;
-            (*c).pos = skip;
-            (*c).end = len;
-            (*c).captured_to = 0;
-            if (*d).state == state::UNSYNCED && skip == 0 {
-                resync::<false>(tap, d);
-            }
-            run::<false>(tap);
-            (*c).held = 0;
-            if fin && take_fin(d) {
-                cas(&raw mut (*f).closer, closer::NONE, closer::PEER_FIN);
-            }
-        }
-        (*f).ahead &= !bit;
-        let _ = AHEAD.remove(key);
-        0
-    }
-}
-
-/// Takes what is held and no longer behind a hole.
+/// The cursor's segment is used up: moves it to the next that is held and no longer behind a hole.
+/// 0 when there is none, or when `more` is 0: then only what is left of the last one is put away.
 ///
-/// A global function: the kernel verifies it once.
+/// A global function that calls nothing: it is called deep in the stack, of which the tap has little.
 ///
 /// # Safety
 /// As for [`ahead_hold`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub unsafe extern "C" fn ahead_replay(skb: *mut __sk_buff, f: *mut Flow, c: *mut Cursor) -> u64 {
-    // SAFETY: the caller's promise.
+pub unsafe extern "C" fn ahead_next(f: *mut Flow, c: *mut Cursor, more: u32) -> u64 {
+    // SAFETY: the caller's promise; map values are live.
     unsafe {
         if f.is_null() || c.is_null() {
             return 0;
         }
-        (*c).idle_turns = 0;
-        let mut tap = Tap {
-            skb,
-            flow: f,
-            cursor: c,
-        };
-        bpf_loop(
-            TURNS,
-            replay_slot as *mut c_void,
-            &raw mut tap as *mut c_void,
-            0,
-        );
-        1
+        let d = &raw mut (*f).requests;
+        if (*c).held != 0 {
+            (*c).held = 0;
+            if (*c).held_fin != 0 && take_fin(d) {
+                cas(&raw mut (*f).closer, closer::NONE, closer::PEER_FIN);
+            }
+            put_away(f, (*c).held_slot);
+        }
+        if more == 0 {
+            return 0;
+        }
+        let mut slot = 0;
+        while slot < SLOTS {
+            let found = if (*f).ahead & 1 << slot == 0 {
+                None
+            } else {
+                AHEAD.get_ptr(key(f, slot))
+            };
+            if let Some(h) = found {
+                let (len, fin) = ((*h).len, (*h).fin);
+                let skip = (*d).next_seq.wrapping_sub((*h).seq);
+                if skip < len || (skip == len && fin != 0) {
+                    (*d).next_seq = (*h).seq.wrapping_add(len);
+                    (*d).bytes += (len - skip) as u64;
+                    (*c).held = (&raw const (*h).bytes) as u64;
+                    (*c).held_slot = slot;
+                    (*c).held_fin = fin;
+                    (*c).held_len = len;
+                    (*c).held_first = (*h).first;
+                    (*c).held_last = (*h).last;
+                    (*c).pos = skip;
+                    (*c).end = len;
+                    (*c).captured_to = 0;
+                    return 1;
+                }
+                if skip as i32 > 0 {
+                    put_away(f, slot);
+                }
+            }
+            slot += 1;
+        }
+        0
+    }
+}
+
+/// Forgets one.
+#[inline(always)]
+unsafe fn put_away(f: *mut Flow, slot: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let _ = AHEAD.remove(key(f, slot & (SLOTS - 1)));
+        (*f).ahead &= !(1 << (slot & (SLOTS - 1)));
     }
 }
 

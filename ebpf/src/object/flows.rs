@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use aya_ebpf::helpers::generated::bpf_loop;
 use enginetap_ebpf::abi::counters::{Workload, dropped};
 use enginetap_ebpf::abi::flow::{Dir, Flow, FlowKey, dir_flag, flow_flag, state};
-use enginetap_ebpf::abi::listener::{Listener, ListenerKey, Ports};
+use enginetap_ebpf::abi::listener::{ListenerKey, Ports};
 use enginetap_ebpf::atomics::{add, cas, swap};
 
 use super::kernel::now;
@@ -53,36 +53,62 @@ pub unsafe fn change_bits(word: *mut u64, set: u64, clear: u64) {
     }
 }
 
-/// The listener a connection to this address and port would reach.
-#[inline(always)]
-pub fn listener(netns: u32, port: u16, addr: &[u32; 4]) -> Option<Listener> {
-    let mut key = ListenerKey {
-        netns,
-        port,
-        pad: 0,
-        addr: *addr,
-    };
-    if let Some(found) = LISTENERS.get_ptr(key) {
-        // SAFETY: a live map value of plain integers.
-        return Some(unsafe { *found });
-    }
-    let v4 = addr[0] == 0 && addr[1] == 0 && addr[2] == u32::from_be(0xffff);
-    key.addr[3] = 0;
-    if !v4 {
-        key.addr = [0; 4];
-    }
-    if let Some(found) = LISTENERS.get_ptr(key) {
-        // SAFETY: as above.
-        return Some(unsafe { *found });
-    }
-    if v4 {
-        key.addr = [0; 4];
-        if let Some(found) = LISTENERS.get_ptr(key) {
-            // SAFETY: as above.
-            return Some(unsafe { *found });
+/// The listener that a connection reaches: its workload in the low half, its mode in the high half;
+/// 0 when there is none.
+///
+/// A global function: the key it looks for finds no room on the tap's stack.
+///
+/// # Safety
+/// `flow` is live.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn listener_of(flow: *const FlowKey) -> u64 {
+    // SAFETY: the caller's promise; live map values of plain integers.
+    unsafe {
+        if flow.is_null() {
+            return 0;
         }
+        let mut key = ListenerKey {
+            netns: (*flow).netns,
+            port: (*flow).server_port,
+            pad: 0,
+            addr: (*flow).server,
+        };
+        let v4 = key.addr[0] == 0 && key.addr[1] == 0 && key.addr[2] == u32::from_be(0xffff);
+        let mut turn = 0;
+        while turn < 3 {
+            if let Some(found) = LISTENERS.get_ptr(key) {
+                return (*found).workload as u64 | ((*found).mode as u64) << 32;
+            }
+            // The wildcard of its family, then that of both.
+            if turn == 0 && v4 {
+                key.addr[3] = 0;
+            } else {
+                key.addr = [0; 4];
+            }
+            turn += 1;
+        }
+        0
     }
-    None
+}
+
+/// The listener that a connection reaches.
+#[inline(always)]
+pub fn listener(flow: &FlowKey) -> Option<Reached> {
+    // SAFETY: a reference is live.
+    let found = unsafe { listener_of(flow) };
+    (found != 0).then_some(Reached {
+        workload: found as u32,
+        mode: (found >> 32) as u32,
+    })
+}
+
+/// A listener that a connection reaches.
+pub struct Reached {
+    /// Its workload; 0 = none.
+    pub workload: u32,
+    /// What is done with its connections.
+    pub mode: u32,
 }
 
 /// Where a new flow begins.

@@ -5,6 +5,7 @@ use core::ffi::c_void;
 use aya_ebpf::helpers::generated::{bpf_get_current_task, bpf_probe_read_kernel};
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns};
 use enginetap_ebpf::abi::flow::FlowKey;
+use enginetap_ebpf::abi::offsets::MISSING;
 use enginetap_ebpf::abi::process::ProcessKey;
 
 /// Nanoseconds of a clock tick as `/proc` shows it.
@@ -138,6 +139,17 @@ pub fn current_process() -> ProcessKey {
         pad: 0,
         start_ticks: start / TICK_NS,
     }
+}
+
+/// The signal that ends the current task; 0 when it ends by itself.
+#[inline(always)]
+pub fn ending_signal() -> u32 {
+    let at = offset!(task_exit_code);
+    if at as u32 == MISSING {
+        return 0;
+    }
+    let code: u32 = read(current(), at);
+    code & 0x7f
 }
 
 /// Live threads of the current thread group.

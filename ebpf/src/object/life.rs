@@ -7,7 +7,7 @@ use enginetap_ebpf::abi::record::{Life, kind, life};
 use enginetap_ebpf::atomics::swap;
 
 use super::account::{WAKEUP, emit};
-use super::kernel::{current_process, live_threads, process_of};
+use super::kernel::{current_process, ending_signal, live_threads, process_of};
 use super::maps::PROCS;
 
 #[inline(always)]
@@ -62,7 +62,7 @@ pub fn life_exit(_ctx: BtfTracePointContext) -> i32 {
         return 0;
     }
     // SAFETY: a live map value, changed by atomics.
-    unsafe { swap(&raw mut (*p).exited, 1) };
+    unsafe { swap(&raw mut (*p).exited, 1 + ending_signal() as u64) };
     tell(life::EXIT, key);
     0
 }

@@ -10,6 +10,7 @@ use enginetap_ebpf::abi::flow::{Dir, Flow, dir_flag, state};
 use enginetap_ebpf::stream::{Cursor, Ending, Env, end_all, gap, step};
 
 use super::account;
+use super::ahead::ahead_next;
 use super::maps::{EVENTS_LOST, bump};
 
 /// Steps of the machine in one packet: more than a 64 KiB packet of the shortest events takes. What
@@ -111,10 +112,16 @@ unsafe extern "C" fn step_requests(_: u32, ctx: *mut c_void) -> i64 {
         let mut tap = *(ctx as *const Tap);
         let (f, c) = (tap.flow, tap.cursor);
         if step::<Tap, false>(&mut tap, f, c) {
-            0
-        } else {
-            1
+            return 0;
         }
+        if (*f).ahead == 0 || ahead_next(f, c, 1) == 0 {
+            return 1;
+        }
+        let d = &raw mut (*f).requests;
+        if (*d).state == state::UNSYNCED && (*c).pos == 0 {
+            resync::<false>(&mut tap, d);
+        }
+        0
     }
 }
 
@@ -131,7 +138,8 @@ unsafe extern "C" fn step_replies(_: u32, ctx: *mut c_void) -> i64 {
     }
 }
 
-/// Takes the bytes from the cursor's position to its end.
+/// Takes the bytes from the cursor's position to its end, and of requests also what was held and
+/// follows them.
 ///
 /// # Safety
 /// All of `tap` is live and the direction's lock is held.
@@ -151,6 +159,9 @@ pub unsafe fn run<const REPLY: bool>(tap: &mut Tap) {
         if pos < end {
             (*c).pos = end;
             gap::<Tap, REPLY>(tap, f, c, end - pos);
+        }
+        if !REPLY && (*c).held != 0 {
+            ahead_next(f, c, 0);
         }
     }
 }

@@ -156,7 +156,7 @@ fn established(key: &FlowKey) {
         }
         return;
     }
-    let Some(l) = listener(key.netns, key.server_port, &key.server) else {
+    let Some(l) = listener(key) else {
         return;
     };
     if l.mode == mode::RECOGNISE {

@@ -9,7 +9,7 @@ use enginetap_ebpf::abi::record::told as told_value;
 use enginetap_ebpf::stream::gap;
 
 use super::account;
-use super::ahead::{WINDOW_MAX, ahead_first, ahead_hold, ahead_replay};
+use super::ahead::{WINDOW_MAX, ahead_first, ahead_hold};
 use super::kernel::now;
 use super::machine::{Tap, resync, run, take_fin};
 use super::maps::{TOLD, WIRE_TMP};
@@ -89,13 +89,7 @@ pub unsafe fn take<const REPLY: bool>(
             }
             run::<REPLY>(&mut tap);
         }
-        if fin {
-            return take_fin(d);
-        }
-        if !REPLY && (*f).ahead != 0 {
-            ahead_replay(skb, f, c);
-        }
-        false
+        fin && take_fin(d)
     }
 }
 
@@ -125,7 +119,7 @@ unsafe fn missing<const REPLY: bool>(tap: &mut Tap, d: *mut Dir, s: &Segment, se
             (*d).next_seq = next.wrapping_add(hole);
         }
         if !REPLY && (*f).ahead != 0 {
-            ahead_replay(tap.skb, f, c);
+            run::<false>(tap);
         }
     }
 }

@@ -14,14 +14,14 @@ use enginetap_ebpf::abi::listener::mode;
 use enginetap_ebpf::atomics::cas;
 use enginetap_ebpf::stream::{acknowledged, server_fin, took_over};
 
-use super::account::flush_bytes;
+use super::account::{flush_bytes, owner};
 use super::control::finish;
 use super::flows::{
     Birth, count_connection, create, is, listener, lock, port_bit, set_bits, unlock,
 };
 use super::kernel::packet_netns;
 use super::machine::Tap;
-use super::maps::{EVENTS_LOST, FLOWS, WIRE_PROGS, WIRE_TMP, bump};
+use super::maps::{EVENTS_LOST, FLOWS, PROCS, WIRE_PROGS, WIRE_TMP, bump};
 use super::packet::{PACKET_HOST, Ports, Segment, load, ports, segment, tcp};
 use super::sound::{plausible, sound};
 use super::take::{ask_told, keep_tail, take};
@@ -55,6 +55,7 @@ pub fn wire_entry(ctx: SkBuffContext) -> i64 {
 /// Hook: socket filter on an `AF_PACKET`/`SOCK_DGRAM` socket; the context's offset 0 is the network
 /// header. Always returns 0: no packet is queued.
 #[socket_filter]
+#[inline(always)]
 pub fn wire_tap(ctx: SkBuffContext) -> i64 {
     tap(ctx.as_ptr() as *mut __sk_buff);
     0
@@ -181,7 +182,7 @@ fn birth(
     if !begins {
         return None;
     }
-    let l = listener(key.netns, key.server_port, &key.server)?;
+    let l = listener(key)?;
     if l.mode == mode::RECOGNISE {
         if syn {
             return None;
@@ -223,7 +224,7 @@ fn requests(skb: *mut __sk_buff, f: *mut Flow, key: &FlowKey, s: &Segment) -> Op
             return None;
         }
         if (*f).workload == 0
-            && let Some(l) = listener(key.netns, key.server_port, &key.server)
+            && let Some(l) = listener(key)
             && l.workload != 0
         {
             (*f).workload = l.workload;
@@ -377,6 +378,13 @@ unsafe fn end_of_replies(skb: *mut __sk_buff, f: *mut Flow) {
             flow: f,
             cursor,
         };
+        // A body that ends with the connection is cut when a signal ended the server.
+        if let Some(p) = PROCS.get_ptr(owner(f))
+            && (*p).exited > 1
+        {
+            cas(&raw mut (*f).closer, closer::NONE, closer::KILLED);
+            cas(&raw mut (*f).closer, closer::LOCAL, closer::KILLED);
+        }
         let first =
             cas(&raw mut (*f).closer, closer::NONE, closer::LOCAL) || (*f).closer == closer::LOCAL;
         server_fin(&mut tap, f, first, (*cursor).now);

@@ -55,8 +55,8 @@ pub struct Cursor {
     pub end: u32,
     /// Bytes before this offset have been handed over.
     pub captured_to: u32,
-    /// Looks at held segments since one was taken.
-    pub idle_turns: u32,
+    /// Where the held segment is kept.
+    pub held_slot: u32,
     /// Address of the held segment that is being read instead of the packet; 0 = none.
     pub held: u64,
     /// Bytes of it.
@@ -65,8 +65,8 @@ pub struct Cursor {
     pub held_first: u32,
     /// How many of its last bytes are held besides.
     pub held_last: u32,
-    /// Explicit padding.
-    pub pad: u32,
+    /// 1 when a FIN follows it.
+    pub held_fin: u32,
     /// Bytes of the event stream being looked at.
     pub window: [u64; WINDOW / 8],
 }

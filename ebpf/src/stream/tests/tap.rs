@@ -259,12 +259,12 @@ impl Tap {
             pos: 0,
             end: 0,
             captured_to: 0,
-            idle_turns: 0,
+            held_slot: 0,
             held: 0,
             held_len: 0,
             held_first: 0,
             held_last: 0,
-            pad: 0,
+            held_fin: 0,
             window: [u64::MAX; WINDOW / 8],
         };
         let wire = Wire {
