@@ -4,6 +4,7 @@
 pub mod bpf;
 pub mod cli;
 pub mod config;
+pub mod context;
 pub mod doctor;
 pub mod engines;
 pub mod ingest;

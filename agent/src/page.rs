@@ -116,6 +116,17 @@ fn counters(ingest: &Ingest, id: WorkloadId, input: &mut WorkloadInput) {
     input.started = ingest.started(id);
 }
 
+/// Adds the last reading of the node and of the workloads' cgroups.
+pub fn context(input: &mut PageInput, shared: &Shared) {
+    let context = hold(&shared.context);
+    input.node.context = context.node.clone();
+    for (id, figures) in &context.workloads {
+        if let Some(workload) = input.workloads.get_mut(id) {
+            workload.cgroup = figures.clone();
+        }
+    }
+}
+
 /// What does not need the lock: hooks, maps, the agent's own process.
 pub fn own(node: &mut NodeInput, shared: &Shared) {
     let samples = hold(&shared.samples).clone();

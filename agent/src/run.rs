@@ -1,5 +1,5 @@
-//! Starts and stops the agent: loads the object, then one thread each for the ring and for
-//! discovery, then the endpoints.
+//! Starts and stops the agent: loads the object, then one thread each for the ring, for discovery
+//! and for context, then the endpoints.
 
 use std::io::Write;
 use std::os::fd::BorrowedFd;
@@ -16,6 +16,7 @@ use crate::bpf::load::{self, Loaded};
 use crate::bpf::ring::Ring;
 use crate::bpf::tables::{FlowsView, Tables};
 use crate::config::Settings;
+use crate::context;
 use crate::ingest::Ingest;
 use crate::metrics::{Limits, Store, StoreConfig};
 use crate::page::Cost;
@@ -48,6 +49,8 @@ pub struct Shared {
     pub pages: Pages,
     /// Sampled runs of the hooks.
     pub samples: Arc<Mutex<Vec<Sample>>>,
+    /// What the kernel says of the node and of the workloads' cgroups.
+    pub context: Arc<Mutex<context::Context>>,
 }
 
 /// A running agent. Dropping it stops it; nothing is left in the kernel.
@@ -77,6 +80,7 @@ impl Agent {
         let (tell, news) = mpsc::channel();
         let (on, heard) = mpsc::channel();
         let root = settings.proc_root.clone();
+        let proc_root = root.clone();
         let ring_fd = ring.fd();
         let ingest = Arc::new(Mutex::new(Ingest::new(
             ring,
@@ -120,6 +124,14 @@ impl Agent {
                 .spawn(move || watcher.run(&s))
                 .context("cannot start a thread")?,
         );
+        let context = Arc::new(Mutex::new(context::Context::default()));
+        let (kept, i, s) = (context.clone(), inventory.clone(), stop.clone());
+        threads.push(
+            std::thread::Builder::new()
+                .name("context".into())
+                .spawn(move || context::run(&proc_root, &i, &kept, &s))
+                .context("cannot start a thread")?,
+        );
         let samples = Arc::new(Mutex::new(Vec::new()));
         let (kept, s) = (samples.clone(), stop.clone());
         threads.push(
@@ -140,6 +152,7 @@ impl Agent {
             cost: Cost::default(),
             pages: Pages::default(),
             samples,
+            context,
         };
         Ok(Agent {
             shared: Arc::new(shared),

@@ -88,6 +88,7 @@ async fn metrics(
             page::collect(&mut hold(&writer.ingest), &inventory)
         };
         page::own(&mut input.node, &writer);
+        page::context(&mut input, &writer);
         let text = render(&snapshot, &input, format, groups);
         writer.cost.add(began.elapsed(), text.len() as u64);
         text

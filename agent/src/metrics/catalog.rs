@@ -93,6 +93,21 @@ const AGENT: MetricDef = MetricDef {
     ..CORE
 };
 
+/// A row about a workload's cgroup: a container's or a unit's.
+const CGROUP: MetricDef = MetricDef {
+    source: Source::Cgroup,
+    appears: Appears::Known,
+    group: Group::Stalls,
+    ..CORE
+};
+
+/// A row about the node as a whole.
+const NODE: MetricDef = MetricDef {
+    scope: Scope::Node,
+    source: Source::Proc,
+    ..CGROUP
+};
+
 /// Every family, in the order of the page.
 pub const METRICS: &[MetricDef] = &[
     MetricDef {
@@ -331,6 +346,133 @@ pub const METRICS: &[MetricDef] = &[
         ..CORE
     },
     MetricDef {
+        family: Family::WorkloadPressure,
+        name: "enginetap_workload_pressure_seconds_total",
+        unit: Unit::Seconds,
+        labels: &[Label::Resource, Label::Kind],
+        help: "Time in which some, or all non-idle, tasks of the workload's cgroup waited for a resource (pressure stall information, cgroup v2).",
+        ..CGROUP
+    },
+    MetricDef {
+        family: Family::WorkloadThrottled,
+        name: "enginetap_workload_cpu_throttled_seconds_total",
+        unit: Unit::Seconds,
+        help: "Time for which the CPU quota of the workload's own cgroup held back its tasks, added up over CPUs.",
+        ..CGROUP
+    },
+    MetricDef {
+        family: Family::WorkloadPeriods,
+        name: "enginetap_workload_cpu_periods_total",
+        help: "Enforcement periods of the CPU quota in which the workload's cgroup had something to run.",
+        ..CGROUP
+    },
+    MetricDef {
+        family: Family::WorkloadThrottledPeriods,
+        name: "enginetap_workload_cpu_throttled_periods_total",
+        help: "Enforcement periods of the CPU quota in which the workload's cgroup used it up and was held back.",
+        ..CGROUP
+    },
+    MetricDef {
+        family: Family::WorkloadQuota,
+        name: "enginetap_workload_cpu_quota_cores",
+        kind: Kind::Gauge,
+        help: "CPU quota of the workload's own cgroup in cores, quota divided by period; absent when it has no limit of its own.",
+        ..CGROUP
+    },
+    MetricDef {
+        family: Family::WorkloadCpu,
+        name: "enginetap_workload_cpu_usage_seconds_total",
+        unit: Unit::Seconds,
+        help: "Processor time of all tasks of the workload's cgroup, user and system.",
+        ..CGROUP
+    },
+    MetricDef {
+        family: Family::WorkloadMemory,
+        name: "enginetap_workload_memory_usage_bytes",
+        kind: Kind::Gauge,
+        unit: Unit::Bytes,
+        help: "Memory charged to the workload's cgroup at the last reading, page cache included.",
+        ..CGROUP
+    },
+    MetricDef {
+        family: Family::WorkloadMemoryLimit,
+        name: "enginetap_workload_memory_limit_bytes",
+        kind: Kind::Gauge,
+        unit: Unit::Bytes,
+        help: "Memory limit of the workload's own cgroup; absent when it has no limit of its own.",
+        ..CGROUP
+    },
+    MetricDef {
+        family: Family::WorkloadMemoryEvents,
+        name: "enginetap_workload_memory_events_total",
+        labels: &[Label::Event],
+        help: "What happened at a memory limit of the workload's cgroup, in the words of `memory.events`; cgroup v1 knows max (its failcnt) and oom_kill.",
+        ..CGROUP
+    },
+    MetricDef {
+        family: Family::NodePressure,
+        name: "enginetap_node_pressure_seconds_total",
+        unit: Unit::Seconds,
+        labels: &[Label::Resource, Label::Kind],
+        help: "Time in which some, or all non-idle, tasks of the node waited for a resource (pressure stall information).",
+        ..NODE
+    },
+    MetricDef {
+        family: Family::NodeCpu,
+        name: "enginetap_node_cpu_seconds_total",
+        unit: Unit::Seconds,
+        help: "Processor time of all CPUs of the node in every state, idle included: what steal and softirq are a share of.",
+        ..NODE
+    },
+    MetricDef {
+        family: Family::NodeSteal,
+        name: "enginetap_node_cpu_steal_seconds_total",
+        unit: Unit::Seconds,
+        help: "Processor time that the hypervisor gave to others while the node had something to run, over all CPUs.",
+        ..NODE
+    },
+    MetricDef {
+        family: Family::NodeSoftirq,
+        name: "enginetap_node_cpu_softirq_seconds_total",
+        unit: Unit::Seconds,
+        help: "Processor time of the node in soft interrupts, network packets among them, over all CPUs.",
+        ..NODE
+    },
+    MetricDef {
+        family: Family::NodeRunnable,
+        name: "enginetap_node_runnable_tasks",
+        kind: Kind::Gauge,
+        help: "Tasks of the node that ran or waited for a CPU at the last reading, the reading one included.",
+        ..NODE
+    },
+    MetricDef {
+        family: Family::NodeDiskTime,
+        name: "enginetap_node_disk_time_seconds_total",
+        unit: Unit::Seconds,
+        labels: &[Label::Direction],
+        help: "Time from issue to completion of the requests of the node's whole disks, added up; divided by the requests it is their mean latency.",
+        ..NODE
+    },
+    MetricDef {
+        family: Family::NodeDiskIos,
+        name: "enginetap_node_disk_ios_total",
+        labels: &[Label::Direction],
+        help: "Completed read and write requests of the node's whole disks; partitions and stacked or memory-backed devices are not among them.",
+        ..NODE
+    },
+    MetricDef {
+        family: Family::NodeTcpSegments,
+        name: "enginetap_node_tcp_segments_sent_total",
+        help: "TCP segments sent in the node's first network namespace, those sent again not among them.",
+        ..NODE
+    },
+    MetricDef {
+        family: Family::NodeTcpRetransmits,
+        name: "enginetap_node_tcp_retransmits_total",
+        help: "TCP segments sent again in the node's first network namespace; those of pods are not among them.",
+        ..NODE
+    },
+    MetricDef {
         family: Family::BuildInfo,
         name: "enginetap_build_info",
         kind: Kind::Gauge,
@@ -487,152 +629,5 @@ pub const METRICS: &[MetricDef] = &[
 ];
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeSet;
-
-    #[test]
-    fn every_family_has_its_row_at_its_place() {
-        assert_eq!(METRICS.len(), Family::ALL.len());
-        for (place, def) in METRICS.iter().enumerate() {
-            assert_eq!(def.family as usize, place, "{}", def.name);
-        }
-    }
-
-    #[test]
-    fn names_are_unique_prefixed_and_in_lower_snake() {
-        let mut seen = BTreeSet::new();
-        for def in METRICS {
-            assert!(seen.insert(def.name), "{} twice", def.name);
-            let own = def.name.starts_with("enginetap_");
-            let process = def.name.starts_with("process_") && def.scope == Scope::Node;
-            assert!(own || process, "{}", def.name);
-            let snake = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-            assert!(def.name.chars().all(snake), "{}", def.name);
-        }
-    }
-
-    #[test]
-    fn no_two_families_write_the_same_sample_name_in_open_metrics() {
-        let mut seen = BTreeSet::new();
-        for def in METRICS {
-            let base = def.open_metrics_name();
-            let suffixes: &[&str] = match def.kind {
-                Kind::Counter => &["", "_total", "_created"],
-                Kind::Gauge => &[""],
-                Kind::Histogram(_) => &["", "_bucket", "_sum", "_count", "_created"],
-            };
-            for suffix in suffixes {
-                assert!(seen.insert(format!("{base}{suffix}")), "{base}{suffix}");
-            }
-        }
-    }
-
-    #[test]
-    fn suffixes_follow_unit_and_kind() {
-        for def in METRICS {
-            let total = def.name.ends_with("_total");
-            assert_eq!(total, def.kind == Kind::Counter, "{}", def.name);
-            let base = def.open_metrics_name();
-            assert!(
-                base.ends_with(def.unit.suffix()),
-                "{} is not in {:?}",
-                def.name,
-                def.unit
-            );
-            for unit in [Unit::Seconds, Unit::Bytes, Unit::Tokens, Unit::Info] {
-                let named = base.ends_with(unit.suffix());
-                assert_eq!(named, def.unit == unit, "{} and {unit:?}", def.name);
-            }
-            for word in ["percent", "milli", "micro", "counter", "gauge", "histogram"] {
-                assert!(!def.name.contains(word), "{} names {word}", def.name);
-            }
-            for tail in ["_count", "_sum", "_bucket", "_created"] {
-                assert!(!base.ends_with(tail), "{}", def.name);
-            }
-        }
-    }
-
-    #[test]
-    fn help_is_one_sentence() {
-        for def in METRICS {
-            let help = def.help;
-            assert!(help.ends_with('.'), "{}: {help}", def.name);
-            assert!(
-                !help[..help.len() - 1].contains(". "),
-                "{}: {help}",
-                def.name
-            );
-            assert!(
-                help.len() >= 30 && help.len() <= 200,
-                "{}: {}",
-                def.name,
-                help.len()
-            );
-            assert!(
-                !help.contains('\n') && !help.contains("  "),
-                "{}: {help}",
-                def.name
-            );
-            let first = help.chars().next().unwrap();
-            assert!(first.is_ascii_uppercase(), "{}: {help}", def.name);
-            if matches!(def.kind, Kind::Histogram(_)) && def.unit == Unit::Seconds {
-                let lower = help.to_lowercase();
-                assert!(
-                    lower.contains("from ") && lower.contains(" to "),
-                    "{}: {help}",
-                    def.name
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn labels_are_distinct_and_never_the_identity_again() {
-        for def in METRICS {
-            let set: BTreeSet<_> = def.labels.iter().collect();
-            assert_eq!(set.len(), def.labels.len(), "{}", def.name);
-            assert!(
-                def.labels
-                    .iter()
-                    .all(|l| !super::super::def::IDENTITY.contains(l))
-            );
-            assert!(
-                def.labels
-                    .iter()
-                    .all(|l| l.as_str() != "le" && l.as_str() != "pid")
-            );
-        }
-    }
-
-    #[test]
-    fn bounds_ascend_and_edge_names_are_unique() {
-        let mut seen = BTreeSet::new();
-        for def in METRICS {
-            if let Kind::Histogram(buckets) = def.kind {
-                assert!(buckets.le.windows(2).all(|w| w[0] < w[1]), "{}", def.name);
-                assert!(buckets.le[0] > 0.0);
-                if let Some(edge) = buckets.edge {
-                    assert!(seen.insert(edge), "edge {edge} twice");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn the_gap_bounds_are_those_of_the_kernel() {
-        let ns: Vec<u64> = Buckets::GAP
-            .le
-            .iter()
-            .map(|le| (le * 1e9).round() as u64)
-            .collect();
-        assert_eq!(ns, enginetap_ebpf::hist::GAP_BOUNDS_NS);
-    }
-
-    #[test]
-    fn every_row_came_with_a_released_version() {
-        for def in METRICS {
-            assert_eq!(def.since, "0.1.0", "{}", def.name);
-        }
-    }
-}
+#[path = "catalog_tests.rs"]
+mod tests;

@@ -102,7 +102,8 @@ labels! {
         AgeLe => "age_le", Source => "source", Phase => "phase", Type => "type",
         Direction => "direction", Reason => "reason", Code => "code", Addr => "addr",
         EngineVersion => "engine_version", Version => "version", Aspect => "aspect",
-        State => "state", Probe => "probe", Map => "map", Task => "task",
+        State => "state", Probe => "probe", Map => "map", Task => "task", Resource => "resource",
+        Kind => "kind", Event => "event",
     }
 }
 
@@ -142,6 +143,8 @@ pub enum Source {
     Decoded,
     /// Read from `/proc`.
     Proc,
+    /// Read from the cgroup of the workload.
+    Cgroup,
     /// The agent's own state.
     Agent,
 }
@@ -153,6 +156,7 @@ impl Source {
             Source::Kernel => "kernel programs",
             Source::Decoded => "decoded from the wire",
             Source::Proc => "/proc",
+            Source::Cgroup => "cgroup files",
             Source::Agent => "the agent",
         }
     }
@@ -252,7 +256,10 @@ families! {
     RequestsStarted, Requests, InFlight, InFlightByAge, OldestAge, ResponseHead, FirstToken,
     StreamGap, TimePerToken, Duration, Unfinished, Tokens, RequestTokens, BodyBytes, StreamEvents,
     FirstTokenUnknown, ReplyErrors, ReadDelay, Bytes, Connections, ConnectionsClosed,
-    WorkloadInfo, ListenerInfo, WorkloadStart, Coverage, BuildInfo, ProbeState, ProbeRunSeconds,
+    WorkloadInfo, ListenerInfo, WorkloadStart, Coverage, WorkloadPressure, WorkloadThrottled,
+    WorkloadPeriods, WorkloadThrottledPeriods, WorkloadQuota, WorkloadCpu, WorkloadMemory,
+    WorkloadMemoryLimit, WorkloadMemoryEvents, NodePressure, NodeCpu, NodeSteal, NodeSoftirq,
+    NodeRunnable, NodeDiskTime, NodeDiskIos, NodeTcpSegments, NodeTcpRetransmits, BuildInfo, ProbeState, ProbeRunSeconds,
     ProbeRuns, EventsLost, FlowsDropped, Unparsed, MapEntries, MapMemory, Series, SeriesDropped,
     TaskLastSuccess, Pages, PageSeconds, PageBytes, ProcessCpu, ProcessMemory, ProcessFds,
     ProcessStart,

@@ -46,6 +46,12 @@ empty, unit or executable), `engine` and `tier` in front of the labels named bel
   each update that did: on a full node (200,000) models first, then routes; in a full model (1,000
   per workload, of which three quarters for routes and rare statuses) its routes first, its
   statuses to their class. A model past its cap counts there too. What was shown stays.
+- Context of the node and of cgroups (`collect[]=stalls`) is read every 5 s; a reading that fails
+  leaves the last values, and `enginetap_task_last_success_timestamp_seconds` with task `node` or
+  `cgroup` says how old they are. A cgroup made anew goes on from the sum.
+- `enginetap_coverage` of aspect `stalls`: `partial` with `context_only` (all context, no stalls of
+  requests yet), `cgroup_v1` or `no_psi` (no pressure); `none` with `no_own_cgroup` (a plain
+  executable), `cgroup_out_of_reach` (not under the agent's cgroup mounts) or `not_read` (yet).
 - Bounds are inclusive and exact. `--bucket-edge NAME=VALUE` adds one where a NAME is given.
 - OpenMetrics pages add `_created` to counters and histograms and drop `_total` from family names.
 ";

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::context::{CgroupFigures, NodeFigures};
 use crate::vocab::{Class, WorkloadId, labels};
 
 labels! {
@@ -101,6 +102,8 @@ pub struct WorkloadInput {
     pub start_time: Option<f64>,
     /// Version of its engine.
     pub engine_version: Option<String>,
+    /// Its cgroup.
+    pub cgroup: CgroupFigures,
 }
 
 /// One hook.
@@ -172,6 +175,8 @@ pub struct NodeInput {
     pub process: Option<ProcessStats>,
     /// What earlier pages cost.
     pub page: PageCost,
+    /// What the kernel says of the node.
+    pub context: NodeFigures,
 }
 
 /// Everything a page needs besides the store. Read `started` and `open` after the snapshot was

@@ -3,11 +3,12 @@
 //! `catalog` declares every family once; `store` takes finished requests and keeps counts, sums
 //! and exact inclusive buckets under the admission rules; `walk` lays store and kernel values out
 //! family by family; `expo` writes them as text, `proto` as the `prometheus` crate's data model;
-//! `docs` writes METRICS.md. Plain functions over plain data: nothing here reads a clock it was
+//! `docs` writes METRICS.md; `context` is what the node and the cgroups add. Plain functions over plain data: nothing here reads a clock it was
 //! not given, opens a file or waits.
 
 pub mod budget;
 pub mod catalog;
+pub mod context;
 pub mod def;
 pub mod docs;
 pub mod expo;

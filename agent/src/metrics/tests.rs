@@ -8,6 +8,7 @@ use std::time::Duration;
 use prometheus::TextEncoder;
 
 use super::budget::Limits;
+use super::context::*;
 use super::def::{Family, Kind};
 use super::input::*;
 use super::*;
@@ -696,6 +697,45 @@ fn registering_again_keeps_counts_and_a_second_life_replaces_the_first() {
     assert_eq!(sum_of(&now(&store), "enginetap_requests_total{"), 0.0);
 }
 
+/// A cgroup that has everything.
+fn rich_cgroup() -> CgroupFigures {
+    let pressure = CgroupCounter::Pressure;
+    let counters = [
+        (pressure(Resource::Cpu, PressureKind::Some), 1_500_000_000),
+        (pressure(Resource::Irq, PressureKind::Full), 42_000),
+        (CgroupCounter::Throttled, 2_500_001_000),
+        (CgroupCounter::Periods, 70),
+        (CgroupCounter::ThrottledPeriods, 31),
+        (CgroupCounter::CpuUsage, 4_000_000_000),
+        (CgroupCounter::Memory(MemoryEvent::OomKill), 2),
+    ];
+    CgroupFigures {
+        counters: counters.into(),
+        quota_cores: Some(0.2),
+        memory_bytes: Some(123_456_789),
+        memory_limit_bytes: Some(1 << 30),
+    }
+}
+
+/// A node of which everything is known.
+fn rich_node() -> NodeFigures {
+    NodeFigures {
+        boot_time: Some(1_699_000_000.0),
+        pressure: [((Resource::Io, PressureKind::Full), 88_504_982_000)].into(),
+        cpu: Some(100_000_000_000),
+        steal: Some(1_000_000_000),
+        softirq: Some(2_000_000_000),
+        runnable: Some(3),
+        disks: [
+            (DiskDirection::Read, (10, 50_000_000)),
+            (DiskDirection::Write, (20, 60_000_000)),
+        ]
+        .into(),
+        tcp_segments: Some(1_000),
+        tcp_retransmits: Some(7),
+    }
+}
+
 /// Everything an input can hold.
 fn rich_input() -> PageInput {
     let mut input = PageInput::default();
@@ -738,6 +778,7 @@ fn rich_input() -> PageInput {
             ],
             start_time: Some(1_699_999_000.5),
             engine_version: Some("0.11.2".into()),
+            cgroup: rich_cgroup(),
         },
     );
     let probe = |probe, state| ProbeRow {
@@ -777,6 +818,7 @@ fn rich_input() -> PageInput {
             time: Duration::from_millis(6),
             bytes: 12_345,
         },
+        context: rich_node(),
     };
     input
 }
@@ -915,6 +957,26 @@ fn values_of_the_input_are_on_the_page() {
             0.0,
         ),
         ("enginetap_workload_info", r#"engine_version="0.11.2""#, 1.0),
+        (
+            "enginetap_workload_pressure_seconds_total",
+            r#"resource="cpu",kind="some""#,
+            1.5,
+        ),
+        (
+            "enginetap_workload_cpu_throttled_seconds_total",
+            "",
+            2.500001,
+        ),
+        ("enginetap_workload_cpu_periods_total", "", 70.0),
+        ("enginetap_workload_cpu_throttled_periods_total", "", 31.0),
+        ("enginetap_workload_cpu_quota_cores", "", 0.2),
+        ("enginetap_workload_cpu_usage_seconds_total", "", 4.0),
+        ("enginetap_workload_memory_usage_bytes", "", 123_456_789.0),
+        (
+            "enginetap_workload_memory_events_total",
+            r#"event="oom_kill""#,
+            2.0,
+        ),
         ("enginetap_listener_info", r#"addr="[::]:8000""#, 1.0),
         (
             "enginetap_coverage",
@@ -940,6 +1002,17 @@ fn values_of_the_input_are_on_the_page() {
             0.001234,
         ),
         (r#"enginetap_map_memory_bytes{map="FLOWS"}"#, 4_096.0),
+        (
+            r#"enginetap_node_pressure_seconds_total{resource="io",kind="full"}"#,
+            88.504982,
+        ),
+        (
+            r#"enginetap_node_disk_time_seconds_total{direction="write"}"#,
+            0.06,
+        ),
+        (r#"enginetap_node_disk_ios_total{direction="read"}"#, 10.0),
+        ("enginetap_node_cpu_steal_seconds_total", 1.0),
+        ("enginetap_node_tcp_retransmits_total", 7.0),
         ("process_cpu_seconds_total", 1.5),
         ("enginetap_page_bytes_total", 12_345.0),
     ] {
@@ -957,7 +1030,10 @@ fn collect_filters_families() {
     assert!(!page(&["core"]).contains("process_"));
     assert!(!page(&["self"]).contains("enginetap_requests"));
     assert_eq!(page(&["engines"]), "# EOF\n");
-    assert_eq!(page(&["core", "self"]), page(&[]));
+    let stalls = page(&["stalls"]);
+    assert!(stalls.contains("enginetap_node_pressure_seconds_total"));
+    assert!(!stalls.contains("enginetap_requests") && !stalls.contains("process_"));
+    assert_eq!(page(&["core", "stalls", "self"]), page(&[]));
 }
 
 /// A small generator, so that the sequences below are the same on every run.

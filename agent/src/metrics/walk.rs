@@ -1,6 +1,7 @@
 //! Lays a page out: every family in catalogue order, every series in a fixed order, handed to a
 //! sink. The text formats and the `prometheus` crate's data model are two sinks of the same walk.
 
+mod context;
 mod flight;
 mod node;
 
@@ -207,7 +208,11 @@ fn write(family: Family, row: &Row<'_>, snapshot: &Snapshot, out: &mut Out<'_>) 
                 }
             }
         }
-        _ => stored(family, row, snapshot, out),
+        _ => {
+            if !context::workload(family, row, out) {
+                stored(family, row, snapshot, out);
+            }
+        }
     }
 }
 

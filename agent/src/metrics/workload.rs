@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::budget::Budget;
+use super::context::CgroupFigures;
 use super::def::Family;
 use super::hist::{Bounds, Hist};
 use super::series::{Combination, ModelIx, OTHER_ROUTE, SeriesKey};
@@ -13,8 +14,9 @@ use crate::vocab::{Class, Identity, Outcome, Streaming};
 
 /// Series every workload has on the page whatever its requests do: started, in flight by class and
 /// by age, oldest, read delay, bytes, connections and how they closed, version, start, one
-/// listener and five aspects of coverage.
-const PAGE_SERIES: usize = 1 + 5 + 12 + 1 + 18 + 2 + 1 + 6 + 1 + 1 + 1 + 5;
+/// listener, five aspects of coverage and its cgroup.
+const PAGE_SERIES: usize =
+    1 + 5 + 12 + 1 + 18 + 2 + 1 + 6 + 1 + 1 + 1 + 5 + CgroupFigures::MOST_SERIES;
 
 /// One counter.
 #[derive(Clone, Copy, Debug, PartialEq)]

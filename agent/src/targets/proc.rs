@@ -279,6 +279,21 @@ pub fn read_identity(root: &Path, pid: u32) -> Result<Process> {
     })
 }
 
+/// Lines of `/proc/PID/cgroup` of this process as it is now.
+pub fn read_cgroups(root: &Path, key: ProcessKey) -> Result<Vec<String>> {
+    let pid = key.tgid;
+    let text = read_capped(&dir(root, pid).join("cgroup"), SMALL_CAP).map_err(at(pid, "cgroup"))?;
+    let stat = read_stat(root, pid)?;
+    // One that has ended is moved to the root of v1 hierarchies.
+    if stat.key != key || matches!(stat.state, 'Z' | 'X') {
+        return Err(ProcError::gone(pid, "stat"));
+    }
+    Ok(String::from_utf8_lossy(&text)
+        .lines()
+        .map(str::to_owned)
+        .collect())
+}
+
 /// Reads everything about a process, its mapped files included.
 pub fn read_process(root: &Path, pid: u32) -> Result<Process> {
     let mut process = read_identity(root, pid)?;

@@ -144,6 +144,21 @@ fn from_path(path: &str) -> Option<WorkloadName> {
     ))
 }
 
+/// The part of a cgroup path that ends where it names this container or unit: its own cgroup, with
+/// whatever it nests inside. `None` when the path is not that of this container or unit.
+pub fn own_cgroup<'a>(path: &'a str, pod: &str, container: &str) -> Option<&'a str> {
+    let named = |path: &str| {
+        from_path(path).is_some_and(|name| name.pod == pod && name.container == container)
+    };
+    if !named(path) {
+        return None;
+    }
+    let ends = path.match_indices('/').map(|(at, _)| at);
+    ends.chain([path.len()])
+        .map(|end| &path[..end])
+        .find(|part| named(part))
+}
+
 /// A unit's name as a label value. Whoever may make a cgroup chooses its bytes; a real unit's are
 /// among those that are kept, and no file name is longer.
 fn unit_name(segment: &str) -> String {

@@ -252,3 +252,32 @@ fn a_circle_of_parents_ends() {
         "python3.11"
     );
 }
+
+#[test]
+fn a_path_is_cut_where_it_names_the_container_or_unit() {
+    let pod = format!("/kubepods/burstable/pod{UID}/{ID}");
+    let quirk = format!(
+        "/system.slice/kubepods-pod{}.slice:cri-containerd:{ID}",
+        UID.replace('-', "_")
+    );
+    let docker = format!("/docker/{ID}");
+    let unit = "/system.slice/vllm.service".to_owned();
+    for (own, uid, container) in [
+        (&pod, UID, &ID[..12]),
+        (&quirk, UID, &ID[..12]),
+        (&docker, "", &ID[..12]),
+        (&unit, "", "vllm.service"),
+    ] {
+        for inside in ["", "/a", "/a/b.scope"] {
+            let path = format!("{own}{inside}");
+            assert_eq!(own_cgroup(&path, uid, container), Some(own.as_str()));
+            assert_eq!(own_cgroup(&path, uid, "another"), None);
+        }
+    }
+    // A container that runs in another one is not its host.
+    let nested = format!("{docker}/docker/{}", &OTHER[..64]);
+    assert_eq!(own_cgroup(&nested, "", &OTHER[..12]), None);
+    for path in ["", "/", "/user.slice", "/system.slice/vllm.service2"] {
+        assert_eq!(own_cgroup(path, "", "vllm.service"), None, "{path}");
+    }
+}

@@ -426,7 +426,8 @@ fn coverage(owner_works: bool) -> Vec<CoverageRow> {
         } else {
             row(Aspect::Owner, CoverageState::None, "hook_unsupported")
         },
-        row(Aspect::Stalls, CoverageState::None, "not_supported"),
+        // Until its context has been read for the first time.
+        row(Aspect::Stalls, CoverageState::None, "not_read"),
         row(Aspect::Page, CoverageState::None, "not_supported"),
     ]
 }

@@ -1,9 +1,9 @@
-//! The families of the node: the agent about itself.
+//! The families of the node: the agent about itself, and the node's context.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Out, SeriesView, Value};
+use super::{Out, SeriesView, Value, context};
 use crate::metrics::def::{Family, Scope};
 use crate::metrics::input::{MapRow, NodeInput, ProbeRow, ProcessStats};
 use crate::metrics::store::Snapshot;
@@ -16,6 +16,9 @@ pub fn write(family: Family, snapshot: &Snapshot, node: &NodeInput, out: &mut Ou
     let created = node
         .process
         .map_or(snapshot.created, |process| process.start_time);
+    if context::node(family, &node.context, created, out) {
+        return true;
+    }
     let mut put = |labels: &[&str], value: Value| {
         out.value(
             &SeriesView {
