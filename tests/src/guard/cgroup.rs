@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::poll;
 
-const V1: [&str; 4] = ["cpu", "memory", "freezer", "systemd"];
+const V1: [&str; 5] = ["cpu", "cpuacct", "memory", "freezer", "systemd"];
 
 /// A control group, removed on drop; processes still in it are moved out.
 #[derive(Debug)]
@@ -35,6 +35,7 @@ impl Cgroup {
         for root in group.roots.clone() {
             let mut dir = root;
             for part in path.split('/') {
+                hand_down(&dir);
                 dir.push(part);
                 if !dir.exists() {
                     std::fs::create_dir(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
@@ -103,6 +104,17 @@ impl Cgroup {
                 .join("cgroup.freeze");
             std::fs::write(file, if on { "1" } else { "0" }).expect("cgroup.freeze");
         }
+    }
+}
+
+/// Lets the children of a v2 cgroup have quotas and limits of their own.
+fn hand_down(dir: &Path) {
+    for controller in ["+cpu", "+memory"] {
+        // A v1 hierarchy has no such file; beside v1 hierarchies they have the controllers.
+        let _ = std::fs::OpenOptions::new()
+            .write(true)
+            .open(dir.join("cgroup.subtree_control"))
+            .and_then(|mut file| std::io::Write::write_all(&mut file, controller.as_bytes()));
     }
 }
 
