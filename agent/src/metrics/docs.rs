@@ -48,7 +48,8 @@ empty, unit or executable), `engine` and `tier` in front of the labels named bel
   statuses to their class. A model past its cap counts there too. What was shown stays.
 - Context of the node and of cgroups (`collect[]=stalls`) is read every 5 s; a reading that fails
   leaves the last values, and `enginetap_task_last_success_timestamp_seconds` with task `node` or
-  `cgroup` says how old they are. A cgroup made anew goes on from the sum.
+  `cgroup` says how old they are. Its counters are the kernel's own totals, those of a workload's
+  cgroup from before it was watched included; a cgroup made anew goes on from the sum.
 - `enginetap_coverage` of aspect `stalls`: `partial` with `context_only` (all context, no stalls of
   requests yet), `cgroup_v1` or `no_psi` (no pressure); `none` with `no_own_cgroup` (a plain
   executable), `cgroup_out_of_reach` (not under the agent's cgroup mounts) or `not_read` (yet).
