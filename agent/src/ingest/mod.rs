@@ -2,16 +2,17 @@
 //! hands them to the store. Owns the ring's reading end, the maps and the store; everything else
 //! reaches them through one lock that is held for a few milliseconds at most.
 
+mod claim;
 mod end;
 mod entry;
 mod parked;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use enginetap_ebpf::abi::flow::{FlowKey, closer};
-use enginetap_ebpf::abi::listener::{Listener, ListenerKey, mode};
+use enginetap_ebpf::abi::listener::ListenerKey;
 use enginetap_ebpf::abi::record::{End, FlowClosed, Life, Listen, Piece, piece_flag};
 
 use crate::bpf::control::Control;
@@ -28,6 +29,8 @@ pub use parked::reaches;
 
 /// How long a closed flow waits for bytes that are still on their way through the tap.
 const SETTLE_NS: u64 = 50_000_000;
+/// When a request is looked at again whose flow was not confirmed.
+const UNSURE_NS: u64 = 100_000_000;
 /// Requests that are followed one by one at most; more are counted, with unknown labels.
 const ENTRIES: usize = 65_536;
 /// Models taken from one reply to `/v1/models`.
@@ -82,6 +85,8 @@ pub struct Ingest {
     /// Listeners of watched workloads.
     listeners: HashMap<ListenerKey, WorkloadId>,
     closing: VecDeque<(u64, FlowKey, u64)>,
+    /// Requests whose head came before the kernel's own socket was seen, and when to look again.
+    unsure: VecDeque<(u64, (u64, u32))>,
     news: Sender<News>,
     lost_seen: u64,
     lost_reads: u32,
@@ -117,6 +122,7 @@ impl Ingest {
             parked: Parked::default(),
             listeners: HashMap::new(),
             closing: VecDeque::new(),
+            unsure: VecDeque::new(),
             news,
             lost_seen: 0,
             lost_reads: 3,
@@ -191,6 +197,9 @@ impl Ingest {
             }
             self.entries
                 .insert(id, Entry::new(p.request.key, p.request.workload, p.ts_ns));
+            if p.flags & piece_flag::PROVISIONAL != 0 {
+                self.unsure.push_back((monotonic_ns() + UNSURE_NS, id));
+            }
         }
         let engine = self.engine_of(p.request.workload);
         let Some(entry) = self.entries.get_mut(&id) else {
@@ -286,115 +295,6 @@ impl Ingest {
         self.store.remove_workload(workload);
     }
 
-    /// Connections to `listener` belong to `workload`: requests that began before are counted.
-    pub fn assign(&mut self, listener: &ListenerKey, workload: WorkloadId) {
-        self.listeners.insert(*listener, workload);
-        let engine = self.engine_of(workload.0);
-        let mut adopted = 0;
-        for entry in self.entries.values_mut() {
-            if entry.workload == 0 && parked::reaches(&entry.key, listener) {
-                entry.workload = workload.0;
-                entry.reclassify(engine);
-                catch_up(&mut self.store, entry);
-                // One whose head is not complete is not a request yet; when it is, the kernel
-                // counts it for the workload if it knows that by then.
-                if entry.by_agent && entry.head.is_some() {
-                    adopted += 1;
-                    entry.counted = true;
-                }
-            }
-        }
-        let ends = self.parked.take(listener);
-        adopted += ends.len() as u64;
-        if let Some(known) = self.known.get_mut(&workload.0) {
-            known.started += adopted;
-        }
-        for (end, tail, mut entry) in ends {
-            entry.workload = workload.0;
-            entry.reclassify(engine);
-            catch_up(&mut self.store, &mut entry);
-            self.finish(&end, &tail, entry);
-        }
-    }
-
-    /// Forgets a listener that began at `upto` or before. False when a newer one is there.
-    pub fn remove_listener(&mut self, listener: &ListenerKey, upto: u64) -> anyhow::Result<bool> {
-        let gone = self.control.unlisten(listener, upto)?;
-        if gone {
-            self.listeners.remove(listener);
-        }
-        Ok(gone)
-    }
-
-    /// Makes a listener known to the kernel programs.
-    pub fn set_listener(
-        &mut self,
-        key: ListenerKey,
-        workload: u32,
-        mode: u32,
-    ) -> anyhow::Result<()> {
-        let value = Listener {
-            workload,
-            mode,
-            since_ns: monotonic_ns(),
-        };
-        self.tables.set_listener(key, value)?;
-        self.control.look(key.port, mode != mode::RECOGNISE)
-    }
-
-    /// Leaves ports alone again: bits by cell of the port table.
-    pub fn leave_ports(&mut self, bits: &BTreeMap<u32, u64>) -> anyhow::Result<()> {
-        for (cell, bits) in bits {
-            self.control.leave(*cell, *bits)?;
-        }
-        // One that began to listen just now is looked at again.
-        for (key, known) in self.tables.listeners() {
-            let left = bits.get(&u32::from(key.port >> 6)).copied().unwrap_or(0);
-            if left & 1 << (key.port & 63) != 0 {
-                self.control.look(key.port, known.mode != mode::RECOGNISE)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The workload that a connection reaches. The kernel may have read its table just before the
-    /// listener was made known there.
-    fn reached(&self, flow: &FlowKey) -> Option<WorkloadId> {
-        parked::listeners_of(flow)
-            .iter()
-            .find_map(|key| self.listeners.get(key).copied())
-    }
-
-    /// Counts a request that began before the kernel knew its workload, when it is known by now.
-    fn claim(&mut self, id: (u64, u32)) {
-        let Some(entry) = self.entries.get(&id) else {
-            return;
-        };
-        if entry.workload != 0 || entry.head.is_none() {
-            return;
-        }
-        let Some(workload) = self.reached(&entry.key) else {
-            return;
-        };
-        let engine = self.engine_of(workload.0);
-        if let Some(entry) = self.entries.get_mut(&id) {
-            entry.workload = workload.0;
-            entry.reclassify(engine);
-            catch_up(&mut self.store, entry);
-            if entry.by_agent {
-                entry.counted = true;
-                if let Some(known) = self.known.get_mut(&workload.0) {
-                    known.started += 1;
-                }
-            }
-        }
-    }
-
-    /// Nobody watches `listener`: what was held back for it is forgotten.
-    pub fn reject(&mut self, listener: &ListenerKey) {
-        self.parked.take(listener);
-    }
-
     /// Requests of a workload that have begun.
     pub fn started(&self, workload: WorkloadId) -> u64 {
         let kernel = self
@@ -442,6 +342,7 @@ impl Ingest {
     /// Settles flows whose time has come.
     pub fn settle_due(&mut self) {
         let now = monotonic_ns();
+        self.make_sure(now);
         let mut again = Vec::new();
         while let Some(&(due, key, flow)) = self.closing.front() {
             if due > now {
