@@ -4,10 +4,7 @@
 use core::ffi::c_void;
 
 use aya_ebpf::bindings::__sk_buff;
-use aya_ebpf::helpers::generated::{
-    bpf_probe_read_kernel, bpf_ringbuf_query, bpf_ringbuf_reserve, bpf_ringbuf_submit,
-    bpf_skb_load_bytes,
-};
+use aya_ebpf::helpers::generated::{bpf_probe_read_kernel, bpf_skb_load_bytes};
 use enginetap_ebpf::abi::counters::{lost, lost_cell, outcome};
 use enginetap_ebpf::abi::flow::{
     Flow, PIPELINE, Request, TAIL_BANK, closer, dir_flag, request_flag, state,
@@ -22,24 +19,9 @@ use enginetap_ebpf::hist::GAP_BUCKETS;
 use enginetap_ebpf::stream::{Cursor, Ending};
 
 use super::flows::{count_unparsed, release, work};
-use super::maps::{EVENTS_LOST, LOST, PROCS, RING, bump};
-
-const NO_WAKEUP: u64 = 1;
-/// Wakes the reader at once.
-pub const WAKEUP: u64 = 2;
-/// Bytes in the ring from which the reader is woken.
-const FILL: u64 = 1024 * 1024;
-/// Bytes in the ring from which pieces are refused, so that ends still find room.
-const PIECES: u64 = 5 * 1024 * 1024;
-
-/// Flags with which a record is submitted: the reader is left alone until the ring fills up, and
-/// comes by itself every 50 ms.
-#[inline(always)]
-pub fn submit_flags() -> u64 {
-    // SAFETY: the helper takes the address of a ring map.
-    let held = unsafe { bpf_ringbuf_query(&raw const RING as *mut c_void, 0) };
-    if held > FILL { WAKEUP } else { NO_WAKEUP }
-}
+use super::maps::{EVENTS_LOST, LOST, PROCS, bump};
+use super::packet::bounded;
+use super::ring::{crowded, reserve, submit};
 
 #[inline(always)]
 unsafe fn reference(to: *mut RequestRef, f: *const Flow, number: u32, workload: u32) {
@@ -50,35 +32,6 @@ unsafe fn reference(to: *mut RequestRef, f: *const Flow, number: u32, workload: 
         (*to).workload = workload;
         (*to).key = (*f).key;
     }
-}
-
-/// A length that was checked to be 1 to `MAX`, a power of two, in a form that every verifier sees
-/// the bounds of: read anew, so that the compiler cannot drop the mask, and without a branch, which
-/// older ones do not carry over from 32 to 64 bits.
-#[inline(always)]
-pub fn bounded<const MAX: u32>(len: u32) -> u32 {
-    // SAFETY: a local.
-    let len = unsafe { core::ptr::read_volatile(&raw const len) };
-    (len.wrapping_sub(1) & (MAX - 1)) + 1
-}
-
-/// Room for a `T` in the ring, null when there is none.
-#[inline(always)]
-unsafe fn reserve<T>() -> *mut u8 {
-    // SAFETY: the helper takes the address of a ring map and a constant size.
-    unsafe {
-        bpf_ringbuf_reserve(
-            &raw const RING as *mut c_void,
-            core::mem::size_of::<T>() as u64,
-            0,
-        ) as *mut u8
-    }
-}
-
-#[inline(always)]
-unsafe fn submit(record: *mut u8) {
-    // SAFETY: the caller reserved it.
-    unsafe { bpf_ringbuf_submit(record as *mut c_void, submit_flags()) }
 }
 
 /// Hands over bytes of a packet. `len_flags` holds the length (1 to 1024) in its low half and the
@@ -121,8 +74,7 @@ pub unsafe extern "C" fn hand_over(
             (*f).started
         };
         let small = len <= PIECE_SMALL as u32;
-        let crowded = bpf_ringbuf_query(&raw const RING as *mut c_void, 0) > PIECES;
-        let p = if crowded {
+        let p = if crowded() {
             core::ptr::null_mut()
         } else if small {
             reserve::<PieceSmall>()
@@ -489,20 +441,5 @@ pub unsafe fn flush_bytes(f: *mut Flow, reply: bool) {
                 add(&raw mut (*p).bytes_received, n);
             }
         }
-    }
-}
-
-/// Puts a record that is written whole into the ring; false when there is no room.
-#[inline(always)]
-pub fn emit<T: Copy + 'static>(record: T, flags: u64) -> bool {
-    // SAFETY: the record is written in full before it is submitted.
-    unsafe {
-        let p = reserve::<T>();
-        if p.is_null() {
-            return false;
-        }
-        (p as *mut T).write(record);
-        bpf_ringbuf_submit(p as *mut c_void, flags);
-        true
     }
 }

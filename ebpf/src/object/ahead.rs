@@ -14,9 +14,9 @@ use enginetap_ebpf::abi::flow::{Flow, closer, state};
 use enginetap_ebpf::atomics::cas;
 use enginetap_ebpf::stream::{Cursor, HELD_PART};
 
-use super::account::bounded;
 use super::machine::take_fin;
 use super::maps::{AHEAD, AHEAD_TMP};
+use super::packet::bounded;
 
 /// Segments held of one connection.
 const SLOTS: u32 = 8;

@@ -6,9 +6,9 @@ use enginetap_ebpf::abi::process::ProcessKey;
 use enginetap_ebpf::abi::record::{Life, kind, life};
 use enginetap_ebpf::atomics::swap;
 
-use super::account::{WAKEUP, emit};
 use super::kernel::{current_process, ending_signal, live_threads, process_of};
 use super::maps::PROCS;
+use super::ring::{WAKEUP, emit};
 
 #[inline(always)]
 fn tell(what: u32, process: ProcessKey) {

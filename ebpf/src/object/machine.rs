@@ -12,6 +12,7 @@ use enginetap_ebpf::stream::{Cursor, Ending, Env, end_all, gap, step};
 use super::account;
 use super::ahead::ahead_next;
 use super::maps::{EVENTS_LOST, bump};
+use super::packet::bounded;
 
 /// Steps of the machine in one packet: more than a 64 KiB packet of the shortest events takes. What
 /// is left after that is a gap.
@@ -39,11 +40,11 @@ impl Env for Tap {
         unsafe {
             if (*self.cursor).held != 0 {
                 let from = (*self.cursor).held_at(off, len);
-                let len = account::bounded::<MAX>(len);
+                let len = bounded::<MAX>(len);
                 return from != 0
                     && bpf_probe_read_kernel(dst as *mut c_void, len, from as *const c_void) == 0;
             }
-            let len = account::bounded::<MAX>(len);
+            let len = bounded::<MAX>(len);
             bpf_skb_load_bytes(self.skb as *const c_void, off, dst as *mut c_void, len) == 0
         }
     }

@@ -10,6 +10,7 @@ mod machine;
 mod maps;
 mod owner;
 mod packet;
+mod ring;
 mod sound;
 mod take;
 mod wire;

@@ -13,7 +13,7 @@ use enginetap_ebpf::abi::process::Process;
 use enginetap_ebpf::abi::record::{FlowClosed, Listen, kind};
 use enginetap_ebpf::atomics::{add, cas, swap};
 
-use super::account::{WAKEUP, emit, owner, submit_flags};
+use super::account::owner;
 use super::control::{retire, settle_now};
 use super::flows::{Birth, confirm, create, listener, port_bit, set_bits};
 use super::kernel::{
@@ -21,6 +21,7 @@ use super::kernel::{
     sock_sport,
 };
 use super::maps::{FLOWS, LISTENERS, PROCS};
+use super::ring::{WAKEUP, emit, submit_flags};
 
 const ESTABLISHED: i32 = 1;
 const SYN_RECV: i32 = 3;

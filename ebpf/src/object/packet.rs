@@ -47,6 +47,16 @@ pub struct Segment {
     pub end: u32,
 }
 
+/// A length that was checked to be 1 to `MAX`, a power of two, in a form that every verifier sees
+/// the bounds of: read anew, so that the compiler cannot drop the mask, and without a branch, which
+/// older ones do not carry over from 32 to 64 bits.
+#[inline(always)]
+pub fn bounded<const MAX: u32>(len: u32) -> u32 {
+    // SAFETY: a local.
+    let len = unsafe { core::ptr::read_volatile(&raw const len) };
+    (len.wrapping_sub(1) & (MAX - 1)) + 1
+}
+
 /// Copies `N` bytes at `off`.
 #[inline(always)]
 pub fn load<const N: usize>(skb: *mut __sk_buff, off: u32) -> Option<[u8; N]> {

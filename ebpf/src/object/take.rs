@@ -8,12 +8,11 @@ use enginetap_ebpf::abi::flow::{Dir, Flow, TAIL_BANK, dir_flag, state};
 use enginetap_ebpf::abi::record::told as told_value;
 use enginetap_ebpf::stream::gap;
 
-use super::account;
 use super::ahead::{WINDOW_MAX, ahead_first, ahead_hold};
 use super::kernel::now;
 use super::machine::{Tap, resync, run, take_fin};
 use super::maps::{TOLD, WIRE_TMP};
-use super::packet::{Segment, tcp};
+use super::packet::{Segment, bounded, tcp};
 
 /// What is appended to a bank that holds something already is at most this long.
 const HALF_BANK: u32 = TAIL_BANK as u32 / 2;
@@ -165,10 +164,10 @@ pub unsafe fn keep_tail(skb: *mut __sk_buff, f: *mut Flow, d: *mut Dir, s: &Segm
         let to = (&raw mut (*f).tail as *mut u8).add(bank);
         let from = s.end - len;
         let read = if at == 0 {
-            let n = account::bounded::<{ TAIL_BANK as u32 }>(len);
+            let n = bounded::<{ TAIL_BANK as u32 }>(len);
             bpf_skb_load_bytes(skb as *const c_void, from, to as *mut c_void, n)
         } else {
-            let n = account::bounded::<HALF_BANK>(len);
+            let n = bounded::<HALF_BANK>(len);
             let behind = core::ptr::read_volatile(&raw const at) & (HALF_BANK - 1);
             bpf_skb_load_bytes(
                 skb as *const c_void,
