@@ -6,8 +6,17 @@ use std::collections::BTreeMap;
 use enginetap_ebpf::abi::flow::FlowKey;
 use enginetap_ebpf::abi::listener::{Listener, ListenerKey, mode};
 
+use super::entry::Entry;
 use super::{Ingest, UNSURE_NS, catch_up, monotonic_ns, parked};
-use crate::vocab::WorkloadId;
+use crate::metrics::Store;
+use crate::vocab::{Engine, WorkloadId};
+
+/// Gives a request the workload it turned out to belong to.
+pub(super) fn join(store: &mut Store, entry: &mut Entry, workload: WorkloadId, engine: Engine) {
+    entry.workload = workload.0;
+    entry.reclassify(engine);
+    catch_up(store, entry);
+}
 
 impl Ingest {
     /// Connections to `listener` belong to `workload`: requests that began before are counted.
@@ -17,9 +26,7 @@ impl Ingest {
         let mut adopted = 0;
         for entry in self.entries.values_mut() {
             if entry.workload == 0 && parked::reaches(&entry.key, listener) {
-                entry.workload = workload.0;
-                entry.reclassify(engine);
-                catch_up(&mut self.store, entry);
+                join(&mut self.store, entry, workload, engine);
                 // One whose head is not complete is not a request yet; when it is, the kernel
                 // counts it for the workload if it knows that by then.
                 if entry.by_agent && entry.head.is_some() {
@@ -34,9 +41,7 @@ impl Ingest {
             known.started += adopted;
         }
         for (end, tail, mut entry) in ends {
-            entry.workload = workload.0;
-            entry.reclassify(engine);
-            catch_up(&mut self.store, &mut entry);
+            join(&mut self.store, &mut entry, workload, engine);
             self.finish(&end, &tail, entry);
         }
     }
@@ -102,9 +107,7 @@ impl Ingest {
         };
         let engine = self.engine_of(workload.0);
         if let Some(entry) = self.entries.get_mut(&id) {
-            entry.workload = workload.0;
-            entry.reclassify(engine);
-            catch_up(&mut self.store, entry);
+            join(&mut self.store, entry, workload, engine);
             if entry.by_agent {
                 entry.counted = true;
                 if let Some(known) = self.known.get_mut(&workload.0) {

@@ -7,6 +7,7 @@ use enginetap_ebpf::abi::record::{End, end_flag};
 use enginetap_ebpf::hist::{gap_bucket, read_delay_bucket};
 use zeroize::Zeroizing;
 
+use super::claim::join;
 use super::entry::Entry;
 use super::{Ingest, monotonic_ns};
 use crate::engines;
@@ -33,9 +34,8 @@ impl Ingest {
             && entry.workload == 0
             && let Some(workload) = self.reached(&entry.key)
         {
-            entry.workload = workload.0;
-            entry.reclassify(self.engine_of(workload.0));
-            super::catch_up(&mut self.store, &mut entry);
+            let engine = self.engine_of(workload.0);
+            join(&mut self.store, &mut entry, workload, engine);
         }
         if r.workload == 0 && entry.workload == 0 {
             let answers = end.status / 100 == 2;

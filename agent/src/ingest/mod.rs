@@ -5,6 +5,7 @@
 mod claim;
 mod end;
 mod entry;
+mod owned;
 mod parked;
 
 use std::collections::{HashMap, VecDeque};
@@ -16,7 +17,7 @@ use enginetap_ebpf::abi::listener::ListenerKey;
 use enginetap_ebpf::abi::record::{End, FlowClosed, Life, Listen, Piece, piece_flag};
 
 use crate::bpf::control::Control;
-use crate::bpf::ring::{Record, Ring};
+use crate::bpf::ring::Ring;
 use crate::bpf::tables::Tables;
 use crate::engines;
 use crate::metrics::input::KernelHistogram;
@@ -24,6 +25,7 @@ use crate::metrics::{ResponseHead, Store};
 use crate::vocab::{Class, Engine, Status, Streaming, WorkloadId};
 use enginetap_ebpf::hist::READ_DELAY_BUCKETS;
 use entry::{Entry, Finding};
+use owned::Owned;
 use parked::Parked;
 pub use parked::reaches;
 
@@ -389,22 +391,12 @@ impl Ingest {
         let now = monotonic_ns();
         let old = CHECK_AFTER.as_nanos() as u64;
         let mut gone = Vec::new();
-        for (id, e) in &mut self.entries {
+        for (id, e) in &self.entries {
             if now.saturating_sub(e.start_ns) <= old {
                 continue;
             }
             match self.tables.flow(&e.key) {
-                Some(f) if f.id == id.0 && (f.ended.wrapping_sub(id.1) as i32) < 0 => {
-                    if f.confirmed != 0 && !e.confirmed {
-                        // Its head came before the kernel's own socket was seen, and no reply yet.
-                        e.confirmed = true;
-                        let engine = self
-                            .known
-                            .get(&e.workload)
-                            .map_or(Engine::OpenAi, |k| k.engine);
-                        e.read_head(engine);
-                    }
-                }
+                Some(f) if f.id == id.0 && (f.ended.wrapping_sub(id.1) as i32) < 0 => {}
                 _ => gone.push(*id),
             }
         }
@@ -487,33 +479,5 @@ fn catch_up(store: &mut Store, entry: &mut Entry) {
     }
     if let Some(at) = entry.stream.first_token_ns.filter(|_| !entry.token_stored) {
         write_finding(store, entry, Finding::FirstToken(at));
-    }
-}
-
-/// A record that no longer borrows the ring. Its bytes are zeroed when it is dropped.
-enum Owned {
-    Piece(Piece, zeroize::Zeroizing<Vec<u8>>),
-    End(Box<End>, zeroize::Zeroizing<Vec<u8>>),
-    Progress(Box<End>),
-    Closed(FlowClosed),
-    Listen(Listen),
-    Life(Life),
-}
-
-impl Owned {
-    fn of(record: Record<'_>) -> Owned {
-        match record {
-            Record::Piece(head, data) => Owned::Piece(head, data.to_vec().into()),
-            Record::End(end, older, newer) => {
-                let mut tail = Vec::with_capacity(older.len() + newer.len());
-                tail.extend_from_slice(older);
-                tail.extend_from_slice(newer);
-                Owned::End(end, tail.into())
-            }
-            Record::Progress(end) => Owned::Progress(end),
-            Record::Closed(x) => Owned::Closed(x),
-            Record::Listen(x) => Owned::Listen(x),
-            Record::Life(x) => Owned::Life(x),
-        }
     }
 }
