@@ -22,11 +22,13 @@ pub const EVENT: &[u8] = b"9\r\ndata: 3\n\n\r\n";
 /// A connection: the client's end and the server's.
 pub fn connect(listener: &TcpListener) -> (TcpStream, TcpStream) {
     let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
-    let (server, _) = listener.accept().expect("accept");
+    let (server, peer) = listener.accept().expect("accept");
+    assert_eq!(Some(peer), client.local_addr().ok(), "another client");
     for s in [&client, &server] {
+        let limit = Some(Duration::from_secs(20));
         s.set_nodelay(true).expect("nodelay");
-        s.set_read_timeout(Some(Duration::from_secs(10)))
-            .expect("timeout");
+        s.set_read_timeout(limit).expect("a read timeout");
+        s.set_write_timeout(limit).expect("a write timeout");
     }
     (client, server)
 }

@@ -4,7 +4,8 @@
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+
+use crate::pair;
 
 /// Longest write: both ends are driven by one thread, so it must fit the socket's buffers.
 const MOST: usize = 32 * 1024;
@@ -29,18 +30,10 @@ impl RawServer {
 
     /// A new connection.
     pub fn connect(&self) -> Wire {
-        let client = TcpStream::connect(self.address()).expect("connect to ourselves");
-        let (server, peer) = self.listener.accept().expect("accept");
-        assert_eq!(Some(peer), client.local_addr().ok(), "another client");
-        let end = |stream: TcpStream| {
-            stream.set_nodelay(true).expect("nodelay");
-            let limit = Some(Duration::from_secs(20));
-            stream.set_read_timeout(limit).expect("a read timeout");
-            stream.set_write_timeout(limit).expect("a write timeout");
-            End {
-                stream,
-                received: DefaultHasher::new(),
-            }
+        let (client, server) = pair::connect(&self.listener);
+        let end = |stream| End {
+            stream,
+            received: DefaultHasher::new(),
         };
         Wire {
             client: end(client),

@@ -152,15 +152,15 @@ fn wait_open(agent: &Agent, name: &str, count: f64) {
     });
 }
 
-#[test]
-fn an_agent_that_is_stopped_for_five_seconds_miscounts_nothing() {
-    let stage = Stage::new("stop");
+/// Stops the agent for a while under a load of which `open` requests are under way, and compares.
+fn stopped(test: &str, open: f64, load: impl Fn(&Stage, &Engine) -> Vec<Load>) {
+    let stage = Stage::new(test);
     let name = stage.name("a");
     let mut engine = stage.engine("a");
     let agent = stage.agent().start();
     let pages = Follower::start(agent.address());
-    let loads = mixture(&stage, &engine, 8);
-    wait_open(&agent, &name, 300.0);
+    let loads = load(&stage, &engine);
+    wait_open(&agent, &name, open);
     agent.sigstop();
     std::thread::sleep(STOPPED);
     agent.sigcont();
@@ -174,29 +174,21 @@ fn an_agent_that_is_stopped_for_five_seconds_miscounts_nothing() {
 }
 
 #[test]
+fn an_agent_that_is_stopped_for_five_seconds_miscounts_nothing() {
+    stopped("stop", 300.0, |stage, engine| mixture(stage, engine, 8));
+}
+
+#[test]
 fn clients_that_leave_while_the_agent_is_stopped_are_aborts() {
-    let stage = Stage::new("leave");
-    let name = stage.name("a");
-    let mut engine = stage.engine("a");
-    let agent = stage.agent().start();
-    let pages = Follower::start(agent.address());
-    let leaving = |with: &str| {
-        let words =
-            format!("-n 100 -m 0 --seconds 7 --abort-after 20 --abort-with {with} --tag {with}");
-        stage.load(&engine, &words, &[stream(1_000, 2.0)])
-    };
-    let loads: Vec<Load> = ["fin", "rst", "close"].map(leaving).into();
-    wait_open(&agent, &name, 100.0);
-    agent.sigstop();
-    std::thread::sleep(STOPPED);
-    agent.sigcont();
-    let sums = finish(loads);
-    let (page, compared) = settle(&agent, &name, &mut engine, &sums);
-    println!("{compared}ring full: {}", ring_full(&page));
-    compared.assert_equal(&page);
-    only_for_want_of_room(&page);
-    pages.stop().assert_good();
-    agent.stop();
+    stopped("leave", 100.0, |stage, engine| {
+        let leaving = |with: &str| {
+            let words = format!(
+                "-n 100 -m 0 --seconds 7 --abort-after 20 --abort-with {with} --tag {with}"
+            );
+            stage.load(engine, &words, &[stream(1_000, 2.0)])
+        };
+        ["fin", "rst", "close"].map(leaving).into()
+    });
 }
 
 #[test]
@@ -206,7 +198,7 @@ fn a_full_ring_costs_labels_and_no_count() {
     let mut engine = stage.engine("a");
     let agent = stage.agent().start();
     let pages = Follower::start(agent.address());
-    let mut loads = mixture(&stage, &engine, 10);
+    let loads = mixture(&stage, &engine, 10);
     wait_open(&agent, &name, 300.0);
     agent.sigstop();
     let header = format!("--header X-Pad:{}", "p".repeat(4_000));
@@ -215,10 +207,8 @@ fn a_full_ring_costs_labels_and_no_count() {
     let flood = stage.load(&engine, &words, &flood);
     // Not before all of it has gone by.
     let flood = flood.wait(Duration::from_secs(120));
-    loads.push(stage.load(&engine, "-n 50 -m 4 --tag streams", &[stream(20, 1.0)]));
-    let streams = loads
-        .pop()
-        .expect("one was pushed")
+    let streams = stage
+        .load(&engine, "-n 50 -m 4 --tag streams", &[stream(20, 1.0)])
         .wait(Duration::from_secs(120));
     agent.sigcont();
     let mut sums = finish(loads);

@@ -130,29 +130,15 @@ fn turn(agent: &Agent, n: usize, new_names: bool, sent: &mut Sent) {
         ..Script::default()
     }
     .to_header();
+    let leaving = |with| {
+        let words = ["-n", "4", "--abort-after", "3", "--abort-with", with];
+        [&words[..], &["--script", &long]].concat()
+    };
     let loads = [
         vec!["-n", "8", "-m", "4", "--reconnect", "--script", &short],
         vec!["-n", "8", "-m", "4", "--unary", "--script", &short],
-        vec![
-            "-n",
-            "4",
-            "--abort-after",
-            "3",
-            "--abort-with",
-            "rst",
-            "--script",
-            &long,
-        ],
-        vec![
-            "-n",
-            "4",
-            "--abort-after",
-            "3",
-            "--abort-with",
-            "fin",
-            "--script",
-            &long,
-        ],
+        leaving("rst"),
+        leaving("fin"),
     ];
     let loads = loads.map(|mut words| {
         words.push("--no-event-log");
