@@ -20,12 +20,14 @@ use crate::{
 const REAL: [&str; 4] = ["xllama", "smg", "clients", "nginx"];
 
 /// Sums of cargo's `test result:` lines.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone)]
 pub struct Tally {
     passed: u64,
     failed: u64,
     /// Test programs that ended without such a line, or did not build.
     broken: u64,
+    /// Tests that are named in lines of their own.
+    names: Vec<String>,
 }
 
 /// All tests. `filter` goes to the kernel tests' programs.
@@ -124,6 +126,10 @@ impl Tally {
     /// Takes in a line such as `test result: ok. 12 passed; 0 failed; 0 ignored; ...`.
     pub fn read(&mut self, line: &str) {
         let Some((_, result)) = line.split_once("test result: ") else {
+            let named = line
+                .strip_prefix("test ")
+                .and_then(|l| l.split_once(" ..."));
+            self.names.extend(named.map(|(name, _)| name.to_owned()));
             return;
         };
         let number = |what: &str| {
@@ -140,6 +146,12 @@ impl Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.broken += other.broken;
+        self.names.extend(other.names);
+    }
+
+    /// Whether a test ran whose name has this part.
+    pub fn ran(&self, part: &str) -> bool {
+        self.names.iter().any(|name| name.contains(part))
     }
 
     pub fn has_failures(&self) -> bool {
@@ -169,6 +181,14 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::Tally;
+
+    #[test]
+    fn a_part_of_no_test_s_name_is_told_from_that_of_one() {
+        let mut tally = Tally::default();
+        tally.read("test a::one_of_them ... ok");
+        tally.read("test result: ok. 1 passed; 0 failed; 0 ignored");
+        assert!(tally.ran("one_of") && !tally.ran("ok") && !tally.ran("other"));
+    }
 
     #[test]
     fn result_lines_add_up_and_other_lines_do_not_count() {

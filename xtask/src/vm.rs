@@ -99,6 +99,10 @@ pub fn run(kernels: Kernels, args: &[String]) -> Result<()> {
         if code != 0 && !counted.has_failures() {
             bail!("kernel {kernel}: a test program ended with {code} and no result");
         }
+        // A name that no test has any more must not pass for one that passed.
+        if let Some(part) = args.iter().find(|a| !a.starts_with('-') && !counted.ran(a)) {
+            bail!("kernel {kernel}: no test ran with '{part}' in its name");
+        }
         tally.add(counted);
     }
     tally.close()
