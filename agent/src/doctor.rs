@@ -31,6 +31,11 @@ const CAPABILITIES: &[(&str, u32, &str)] = &[
         2,
         "reading /proc entries that are closed to others",
     ),
+    (
+        "CAP_SYS_NICE",
+        23,
+        "hearing of new servers in time on a busy node",
+    ),
 ];
 
 /// Prints the report. True when the agent can run here.

@@ -107,21 +107,30 @@ impl Agent {
         threads.push(
             std::thread::Builder::new()
                 .name("ring".into())
-                .spawn(move || read_ring(ring_fd, &i, &s))
+                .spawn(move || {
+                    crate::bpf::come_first();
+                    read_ring(ring_fd, &i, &s)
+                })
                 .context("cannot start a thread")?,
         );
         let s = stop.clone();
         threads.push(
             std::thread::Builder::new()
                 .name("identify".into())
-                .spawn(move || identify(&root, &news, &on, &s))
+                .spawn(move || {
+                    crate::bpf::come_first();
+                    identify(&root, &news, &on, &s)
+                })
                 .context("cannot start a thread")?,
         );
         let s = stop.clone();
         threads.push(
             std::thread::Builder::new()
                 .name("watch".into())
-                .spawn(move || watcher.run(&s))
+                .spawn(move || {
+                    crate::bpf::come_first();
+                    watcher.run(&s)
+                })
                 .context("cannot start a thread")?,
         );
         let context = Arc::new(Mutex::new(context::Context::default()));

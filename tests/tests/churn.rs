@@ -185,6 +185,8 @@ fn namespaces_that_come_and_go_are_exact_and_are_let_go() {
             .netns(&ns)
             .listen(&format!("127.0.0.1:{}", port()))
             .start();
+        // How fast a namespace is tapped depends on when the agent gets the processor.
+        agent.wait_listed(engine.child().pid(), SOON);
         Load::run(Some(&ns), engine.address(), ["-m", "3"]);
         engine.ended(3);
     }
@@ -310,6 +312,8 @@ fn containers_that_come_and_go_are_each_counted_for_themselves() {
             .cgroup(&group)
             .listen(&format!("127.0.0.1:{}", port()))
             .start();
+        // How fast a namespace is tapped depends on when the agent gets the processor.
+        agent.wait_listed(engine.child().pid(), SOON);
         Load::run(Some(&ns), engine.address(), ["-m", "2"]);
         engine.ended(2);
         let own = &id(i)[..12];

@@ -165,6 +165,19 @@ impl Agent {
         Page::parse(&reply.text())
     }
 
+    /// Waits until a process is listed as watched: its namespace is tapped before that.
+    ///
+    /// # Panics
+    /// When that takes longer than `deadline`.
+    pub fn wait_listed(&self, pid: u32, deadline: Duration) {
+        let listed = format!("\"pid\":{pid},");
+        let watched = super::poll(deadline, || {
+            let targets = self.get("/targets").ok()?.text();
+            targets.contains(&listed).then_some(())
+        });
+        assert!(watched.is_some(), "process {pid} is not watched");
+    }
+
     /// Scrapes until `cond` holds and returns that page; panics with the last
     /// page when the deadline passes.
     pub fn wait_for(&self, deadline: Duration, cond: impl Fn(&Page) -> bool) -> Page {

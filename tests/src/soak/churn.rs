@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::{Args, Outcome};
-use crate::guard::{Agent, Cgroup, Engine, Held, Load, NetNs, poll};
+use crate::guard::{Agent, Cgroup, Engine, Held, Load, NetNs};
 use crate::page::Page;
 use crate::script::Script;
 
@@ -115,14 +115,8 @@ fn turn(agent: &Agent, n: usize, new_names: bool, sent: &mut Sent) {
         .netns(&ns)
         .args(["--no-rows", "--no-event-log"])
         .start();
-    // Its namespace is tapped before the process is listed; the namespace's own number may be one
-    // that was used and listed before.
-    let listed = format!("\"pid\":{},", engine.child().pid());
-    let watched = poll(SOON, || {
-        let targets = agent.get("/targets").ok()?.text();
-        targets.contains(&listed).then_some(())
-    });
-    assert!(watched.is_some(), "{listed} is not watched");
+    // The namespace's own number may be one that was used and listed before.
+    agent.wait_listed(engine.child().pid(), SOON);
     let short = Script::default().to_header();
     let long = Script {
         events: 1_000,
