@@ -28,6 +28,10 @@ const ACK_MAX: i32 = 1 << 26;
 /// Seconds after which a timestamp says nothing any more; the clock of a sender comes round in 24
 /// days at the earliest.
 const STAMP_OLD: u32 = 24 * 3600;
+/// Ticks by which a segment may be older than one that was taken. The kernel may process the two in
+/// the other order, on two processors, and then takes both; what it drops comes again, with the
+/// same bytes. A tick is a millisecond here, and a second at the most.
+const STAMP_SLACK: i32 = 10_000;
 
 /// Whether checksums of this packet are still to be tested.
 #[inline(always)]
@@ -148,7 +152,8 @@ pub unsafe extern "C" fn plausible(skb: *mut __sk_buff, f: *mut Flow) -> u64 {
     }
 }
 
-/// Whether a segment is older by its timestamp than one that was taken: the kernel drops it (PAWS).
+/// Whether a segment is much older by its timestamp than one that was taken: the kernel drops it
+/// (PAWS).
 /// Only the layout that senders use is read, two fillers and the timestamps.
 #[inline(always)]
 unsafe fn outdated(skb: *mut __sk_buff, f: *mut Flow, at: u32, seq: u32) -> bool {
@@ -164,7 +169,7 @@ unsafe fn outdated(skb: *mut __sk_buff, f: *mut Flow, at: u32, seq: u32) -> bool
     unsafe {
         let known = (*f).stamp_s != 0 && second.wrapping_sub((*f).stamp_s) < STAMP_OLD;
         let behind = (*f).stamp.wrapping_sub(stamp) as i32;
-        if known && behind > 1 {
+        if known && behind > STAMP_SLACK {
             return true;
         }
         let in_turn = seq.wrapping_sub((*f).requests.next_seq) as i32 <= 0;
