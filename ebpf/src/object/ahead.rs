@@ -20,6 +20,9 @@ use super::packet::bounded;
 
 /// Segments held of one connection: more than a sender's first window has (10, RFC 6928).
 const SLOTS: u32 = 16;
+/// From this many on, segments that follow each other are held as one, whatever they are part of: the
+/// rest of the places is for further holes.
+const JOINED_FROM: u32 = 12;
 /// Bytes held of a segment's start, and of its end.
 const PART: u32 = HELD_PART;
 /// Distance from which a segment lies in no window; it is not held.
@@ -142,7 +145,7 @@ pub unsafe extern "C" fn ahead_hold(
             slot += 1;
         }
         let hopped = (*f).requests.state == state::BODY;
-        if !before.is_null() && len > 0 && (hopped || free >= SLOTS) {
+        if !before.is_null() && len > 0 && (hopped || (*f).ahead.count_ones() >= JOINED_FROM) {
             let last = if len < PART { len } else { PART };
             let to = (&raw mut (*before).bytes as *mut u8).add(PART as usize);
             if !load(skb, (*c).end - last, to, last) {
