@@ -77,6 +77,7 @@ pub fn collect(ingest: &mut Ingest, inventory: &Inventory) -> (Snapshot, PageInp
     for id in snapshot.workloads.keys() {
         workloads.entry(*id).or_default();
     }
+    ingest.fold_clocks();
     for (id, input) in &mut workloads {
         counters(ingest, *id, input);
     }
@@ -113,6 +114,7 @@ fn counters(ingest: &Ingest, id: WorkloadId, input: &mut WorkloadInput) {
         input.closed = reasons.to_vec();
     }
     input.read_delay = ingest.read_delay(id);
+    input.process_stalls = ingest.clocks.of(id);
     input.started = ingest.started(id);
 }
 

@@ -84,6 +84,39 @@ labels! {
     }
 }
 
+labels! {
+    /// Which part of a request a stall fell into.
+    StallPhase {
+        /// From its start to its first token, of those that had one.
+        Ttft => "ttft",
+        /// From its first token to its end, of those that succeeded.
+        Stream => "stream",
+        /// From its start to its end, of those that succeeded without a stream.
+        Unary => "unary",
+        /// What no latency is written of.
+        Unfinished => "unfinished",
+    }
+}
+
+labels! {
+    /// Why serving threads did not run, in the order of `abi::stall::cause`.
+    StallCause {
+        Runqueue => "runqueue", Throttled => "throttled", Stopped => "stopped",
+        BlockIo => "block_io", PageFault => "page_fault", Reclaim => "reclaim", Gil => "gil",
+        Lock => "lock", EventLoop => "event_loop",
+    }
+}
+
+impl StallCause {
+    /// Whose fault it is.
+    pub const fn domain(self) -> &'static str {
+        match self {
+            StallCause::Gil | StallCause::Lock | StallCause::EventLoop => "runtime",
+            _ => "host",
+        }
+    }
+}
+
 impl Engine {
     /// The tier this engine belongs to.
     pub const fn tier(self) -> Tier {

@@ -75,6 +75,13 @@ impl Control {
         Ok(())
     }
 
+    /// Looks at a thread, or no longer.
+    pub fn serve(&self, tid: u32, begins: bool) -> Result<()> {
+        let what = if begins { order::SERVE } else { order::UNSERVE };
+        self.give(what, tid, 0, &NO_FLOW)?;
+        Ok(())
+    }
+
     /// Leaves ports of a cell alone again.
     pub fn leave(&self, cell: u32, bits: u64) -> Result<()> {
         self.give(order::LEAVE, cell, bits, &NO_FLOW)?;

@@ -10,8 +10,11 @@ use enginetap_ebpf::abi::flow::{Flow, FlowKey};
 use enginetap_ebpf::abi::listener::{Listener, ListenerKey, Ports};
 use enginetap_ebpf::abi::process::{Process, ProcessKey};
 use enginetap_ebpf::abi::record::told;
+use enginetap_ebpf::abi::stall::{Clock, Serving, Thread};
 
 use super::lookup;
+
+const NO_EXIST: u64 = 1;
 
 /// The maps the agent reads and writes.
 pub struct Tables {
@@ -25,6 +28,10 @@ pub struct Tables {
     events_lost: PerCpuArray<MapData, u64>,
     flows_dropped: PerCpuArray<MapData, u64>,
     unparsed: PerCpuArray<MapData, u64>,
+    threads: HashMap<MapData, u32, Thread>,
+    serving: HashMap<MapData, ProcessKey, Serving>,
+    clocks: Array<MapData, Clock>,
+    set_of: Array<MapData, u32>,
 }
 
 fn take(ebpf: &mut Ebpf, name: &str) -> Result<aya::maps::Map> {
@@ -46,6 +53,10 @@ impl Tables {
             events_lost: take(ebpf, "EVENTS_LOST")?.try_into()?,
             flows_dropped: take(ebpf, "FLOWS_DROPPED")?.try_into()?,
             unparsed: take(ebpf, "UNPARSED")?.try_into()?,
+            threads: take(ebpf, "THREADS")?.try_into()?,
+            serving: take(ebpf, "SERVING")?.try_into()?,
+            clocks: take(ebpf, "CLOCKS")?.try_into()?,
+            set_of: take(ebpf, "SET_OF")?.try_into()?,
         })
     }
 
@@ -145,6 +156,47 @@ impl Tables {
     pub fn remove_process(&mut self, key: &ProcessKey) {
         // An entry that is gone already is what was wanted.
         let _ = self.procs.remove(key);
+    }
+
+    /// Makes an entry for a thread that serves, unless it has one.
+    pub fn add_thread(&mut self, tid: u32, serving: Serving) {
+        // An entry that is there already is the kernel's.
+        let _ = self.threads.insert(tid, Thread::new(serving), NO_EXIST);
+    }
+
+    /// Takes the entry of a thread away.
+    pub fn remove_thread(&mut self, tid: u32) {
+        let _ = self.threads.remove(&tid);
+    }
+
+    /// Threads whose clocks run.
+    pub fn threads(&self) -> u64 {
+        self.threads.keys().filter_map(Result::ok).count() as u64
+    }
+
+    /// Says which sets the threads of a process belong to.
+    pub fn set_serving(&mut self, key: &ProcessKey, serving: Serving) -> Result<()> {
+        Ok(self.serving.insert(key, serving, 0)?)
+    }
+
+    /// Forgets that.
+    pub fn remove_serving(&mut self, key: &ProcessKey) {
+        let _ = self.serving.remove(key);
+    }
+
+    /// The clocks of a set.
+    pub fn clock(&self, set: u32) -> Option<Clock> {
+        self.clocks.get(&set, 0).ok()
+    }
+
+    /// Sets the clocks of a set to 0; no thread belongs to it.
+    pub fn clear_clock(&mut self, set: u32) -> Result<()> {
+        Ok(self.clocks.set(set, Clock::default(), 0)?)
+    }
+
+    /// The set that a workload's requests are charged from when their process is not known.
+    pub fn set_default(&mut self, workload: u32, set: u32) -> Result<()> {
+        Ok(self.set_of.set(workload, set, 0)?)
     }
 
     /// A node-wide counter array, summed over CPUs, in the order of its reasons.

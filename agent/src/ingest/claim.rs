@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use enginetap_ebpf::abi::flow::FlowKey;
 use enginetap_ebpf::abi::listener::{Listener, ListenerKey, mode};
+use enginetap_ebpf::abi::process::ProcessKey;
+use enginetap_ebpf::abi::stall::Serving;
 
 use super::entry::Entry;
 use super::{Ingest, UNSURE_NS, catch_up, monotonic_ns, parked};
@@ -44,6 +46,32 @@ impl Ingest {
             join(&mut self.store, &mut entry, workload, engine);
             self.finish(&end, &tail, entry);
         }
+    }
+
+    /// The threads of a process belong to sets from now on: its main thread at once, others when
+    /// they read from a watched connection. `lives` tells whether it is still that process.
+    pub fn serve(
+        &mut self,
+        key: &ProcessKey,
+        serving: Serving,
+        lives: impl Fn() -> bool,
+    ) -> anyhow::Result<()> {
+        self.tables.set_serving(key, serving)?;
+        self.tables.add_thread(key.tgid, serving);
+        self.control.serve(key.tgid, true)?;
+        if !lives() {
+            // Its end may have passed before it had an entry.
+            self.control.serve(key.tgid, false)?;
+            self.tables.remove_thread(key.tgid);
+            self.tables.remove_serving(key);
+        }
+        Ok(())
+    }
+
+    /// Takes in what the clocks of all roles say.
+    pub fn fold_clocks(&mut self) {
+        let tables = &self.tables;
+        self.clocks.fold(monotonic_ns(), |set| tables.clock(set));
     }
 
     /// Forgets a listener that began at `upto` or before. False when a newer one is there.

@@ -15,8 +15,10 @@ use crate::protocol::events::StreamFraming;
 use crate::protocol::kind::EventKind;
 use crate::protocol::reply::{ReplyFacts, model_ids, read_reply};
 use crate::protocol::tail::{TailFacts, read_tail};
+use crate::stalls::Charge;
 use crate::vocab::{
-    Class, Gaps, Outcome, Phase, RequestEnd, Status, Streaming, TokenSource, Tokens, WorkloadId,
+    Class, Gaps, Outcome, Phase, RequestEnd, StallPhase, Status, Streaming, TokenSource, Tokens,
+    WorkloadId,
 };
 
 impl Ingest {
@@ -162,6 +164,9 @@ impl Ingest {
         } else {
             Phase::Streaming
         };
+        if usable && class == Class::Inference {
+            self.charge(end, &entry, outcome, stream);
+        }
         self.store.request_ended(&RequestEnd {
             workload: WorkloadId(entry.workload),
             class,
@@ -180,6 +185,34 @@ impl Ingest {
             request_body_bytes: entry.head.is_some().then_some(end.request_bytes),
             error_code: error,
         });
+    }
+
+    /// Adds what held up the part of a request that ends with it.
+    fn charge(&mut self, end: &End, entry: &Entry, outcome: Outcome, stream: bool) {
+        let success = outcome == Outcome::Success;
+        let charged = match &entry.first {
+            Some(first) if entry.token_stored => {
+                let phase = if success {
+                    StallPhase::Stream
+                } else {
+                    StallPhase::Unfinished
+                };
+                first.until(end).map(|c| (phase, c))
+            }
+            _ => {
+                let phase = if success && !stream {
+                    StallPhase::Unary
+                } else {
+                    StallPhase::Unfinished
+                };
+                Charge::of(end).map(|c| (phase, c))
+            }
+        };
+        if let Some((phase, charge)) = charged {
+            let workload = WorkloadId(entry.workload);
+            self.store
+                .stalled(workload, phase, &charge.stall, charge.of);
+        }
     }
 
     /// A request of ours whose end was not seen.

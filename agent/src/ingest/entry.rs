@@ -13,6 +13,7 @@ use crate::protocol::head::{
 };
 use crate::protocol::kind::EventKind;
 use crate::protocol::wiped::Wiped;
+use crate::stalls::FirstToken;
 use crate::vocab::{Engine, Gaps};
 
 /// Bytes of one message that are kept at most: a head, a window of its body, and slack for pieces
@@ -132,6 +133,8 @@ pub struct Entry {
     pub request_bytes: Message,
     /// Bytes of the reply.
     pub reply_bytes: Message,
+    /// Clocks when its first token passed.
+    pub first: Option<FirstToken>,
     /// Events reported before the end.
     pub reported: u64,
     /// Counted as begun by the agent.
@@ -173,6 +176,7 @@ impl Entry {
             reply: None,
             reader: None,
             stream: Stream::default(),
+            first: None,
             request_bytes: Message::default(),
             reply_bytes: Message::default(),
             reported: 0,

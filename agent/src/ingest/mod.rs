@@ -22,7 +22,8 @@ use crate::bpf::tables::Tables;
 use crate::engines;
 use crate::metrics::input::KernelHistogram;
 use crate::metrics::{ResponseHead, Store};
-use crate::vocab::{Class, Engine, Status, Streaming, WorkloadId};
+use crate::stalls::{FirstToken, RoleClocks};
+use crate::vocab::{Class, Engine, StallPhase, Status, Streaming, WorkloadId};
 use enginetap_ebpf::hist::READ_DELAY_BUCKETS;
 use entry::{Entry, Finding};
 use owned::Owned;
@@ -95,6 +96,8 @@ pub struct Ingest {
     lost_checked: Instant,
     /// Requests that found no room in the table of open ones.
     pub overflow: u64,
+    /// How long processes were held up, by workload and role.
+    pub clocks: RoleClocks,
 }
 
 /// Monotonic time as the kernel programs tell it.
@@ -130,6 +133,7 @@ impl Ingest {
             lost_reads: 3,
             lost_checked: Instant::now(),
             overflow: 0,
+            clocks: RoleClocks::default(),
         }
     }
 
@@ -222,6 +226,9 @@ impl Ingest {
         entry.answered = true;
         entry.read_head(engine);
         let found = entry.reply_piece(p.offset, data, tail, p.ts_ns);
+        if entry.first.is_none() && entry.stream.first_token_ns.is_some() {
+            entry.first = FirstToken::of(p);
+        }
         for finding in found {
             self.found(id, finding);
         }
@@ -294,6 +301,7 @@ impl Ingest {
     /// Forgets a workload and all its series; what still comes under its number is discarded.
     pub fn forget(&mut self, workload: WorkloadId) {
         self.known.remove(&workload.0);
+        self.clocks.forget(workload);
         self.store.remove_workload(workload);
     }
 
@@ -467,6 +475,10 @@ fn write_finding(store: &mut Store, entry: &mut Entry, finding: Finding) {
             if route.class == Class::Inference {
                 let after = Duration::from_nanos(at.saturating_sub(start));
                 store.first_token(workload, model.as_deref(), route.route, after);
+                if let Some(first) = &entry.first {
+                    let stall = first.since(start, at);
+                    store.stalled(workload, StallPhase::Ttft, &stall, after);
+                }
             }
         }
     }

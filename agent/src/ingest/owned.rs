@@ -8,7 +8,7 @@ use crate::bpf::ring::Record;
 /// A record that no longer borrows the ring. Its bytes are zeroed when it is dropped.
 pub enum Owned {
     /// Bytes of a message.
-    Piece(Piece, Zeroizing<Vec<u8>>),
+    Piece(Box<Piece>, Zeroizing<Vec<u8>>),
     /// A request ended; the end of its reply.
     End(Box<End>, Zeroizing<Vec<u8>>),
     /// A stream goes on.
@@ -25,7 +25,7 @@ impl Owned {
     /// Copies a record out of the ring.
     pub fn of(record: Record<'_>) -> Owned {
         match record {
-            Record::Piece(head, data) => Owned::Piece(head, data.to_vec().into()),
+            Record::Piece(head, data) => Owned::Piece(Box::new(head), data.to_vec().into()),
             Record::End(end, older, newer) => {
                 let mut tail = Vec::with_capacity(older.len() + newer.len());
                 tail.extend_from_slice(older);

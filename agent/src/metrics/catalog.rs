@@ -51,6 +51,11 @@ impl Buckets {
         ],
         edge: Some("tokens"),
     };
+    /// A share.
+    pub const RATIO: Buckets = Buckets {
+        le: &[0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0],
+        edge: None,
+    };
     /// Size of a request body, in powers of 1,024.
     pub const BODY: Buckets = Buckets {
         le: &[
@@ -343,6 +348,44 @@ pub const METRICS: &[MetricDef] = &[
         source: Source::Agent,
         appears: Appears::Known,
         group: Group::Agent,
+        ..CORE
+    },
+    MetricDef {
+        family: Family::RequestHostStall,
+        name: "enginetap_request_host_stall_seconds_total",
+        unit: Unit::Seconds,
+        labels: &[Label::Phase],
+        help: "Time of inference requests, by phase, in which the host kept a serving thread of their process or of those behind it from running, whatever the cause: at most the phase itself.",
+        group: Group::Stalls,
+        ..CORE
+    },
+    MetricDef {
+        family: Family::RequestStall,
+        name: "enginetap_request_stall_seconds_total",
+        unit: Unit::Seconds,
+        labels: &[Label::Phase, Label::Domain, Label::Cause],
+        help: "Time of inference requests, by phase, in which serving threads of their process or of those behind it were held up by a cause; causes may overlap.",
+        group: Group::Stalls,
+        ..CORE
+    },
+    MetricDef {
+        family: Family::TtftHostStallRatio,
+        name: "enginetap_ttft_host_stall_ratio",
+        kind: Kind::Histogram(Buckets::RATIO),
+        unit: Unit::Ratio,
+        help: "Share of a request's time to first token in which the host kept a serving thread from running.",
+        appears: Appears::Sample,
+        group: Group::Stalls,
+        ..CORE
+    },
+    MetricDef {
+        family: Family::ProcessStall,
+        name: "enginetap_process_stall_seconds_total",
+        unit: Unit::Seconds,
+        labels: &[Label::Role, Label::Domain, Label::Cause],
+        help: "Time in which at least one serving thread of the workload's processes of a role was held up by a cause, whether or not a request was open.",
+        appears: Appears::Known,
+        group: Group::Stalls,
         ..CORE
     },
     MetricDef {

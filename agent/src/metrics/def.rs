@@ -48,6 +48,8 @@ pub enum Unit {
     Info,
     /// A plain number of things.
     Count,
+    /// A share of 1.
+    Ratio,
 }
 
 impl Unit {
@@ -59,6 +61,7 @@ impl Unit {
             Unit::Tokens => "_tokens",
             Unit::Info => "_info",
             Unit::Count => "",
+            Unit::Ratio => "_ratio",
         }
     }
 
@@ -69,6 +72,7 @@ impl Unit {
             Unit::Bytes => Some("bytes"),
             Unit::Tokens => Some("tokens"),
             Unit::Info | Unit::Count => None,
+            Unit::Ratio => Some("ratio"),
         }
     }
 
@@ -87,7 +91,7 @@ impl Unit {
     /// How many of the integers kept internally make one of this unit (nanoseconds per second).
     pub const fn scale(self) -> u64 {
         match self {
-            Unit::Seconds => 1_000_000_000,
+            Unit::Seconds | Unit::Ratio => 1_000_000_000,
             _ => 1,
         }
     }
@@ -103,7 +107,7 @@ labels! {
         Direction => "direction", Reason => "reason", Code => "code", Addr => "addr",
         EngineVersion => "engine_version", Version => "version", Aspect => "aspect",
         State => "state", Probe => "probe", Map => "map", Task => "task", Resource => "resource",
-        Kind => "kind", Event => "event",
+        Kind => "kind", Event => "event", Role => "role", Domain => "domain", Cause => "cause",
     }
 }
 
@@ -256,7 +260,8 @@ families! {
     RequestsStarted, Requests, InFlight, InFlightByAge, OldestAge, ResponseHead, FirstToken,
     StreamGap, TimePerToken, Duration, Unfinished, Tokens, RequestTokens, BodyBytes, StreamEvents,
     FirstTokenUnknown, ReplyErrors, ReadDelay, Bytes, Connections, ConnectionsClosed,
-    WorkloadInfo, ListenerInfo, WorkloadStart, Coverage, WorkloadPressure, WorkloadThrottled,
+    WorkloadInfo, ListenerInfo, WorkloadStart, Coverage, RequestHostStall, RequestStall,
+    TtftHostStallRatio, ProcessStall, WorkloadPressure, WorkloadThrottled,
     WorkloadPeriods, WorkloadThrottledPeriods, WorkloadQuota, WorkloadCpu, WorkloadMemory,
     WorkloadMemoryLimit, WorkloadMemoryEvents, NodePressure, NodeCpu, NodeSteal, NodeSoftirq,
     NodeRunnable, NodeDiskTime, NodeDiskIos, NodeTcpSegments, NodeTcpRetransmits, BuildInfo, ProbeState, ProbeRunSeconds,

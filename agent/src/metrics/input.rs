@@ -102,6 +102,8 @@ pub struct WorkloadInput {
     pub start_time: Option<f64>,
     /// Version of its engine.
     pub engine_version: Option<String>,
+    /// How long its processes were held up, by role and cause, in nanoseconds.
+    pub process_stalls: Vec<(&'static str, crate::stalls::ByCause)>,
     /// Its cgroup.
     pub cgroup: CgroupFigures,
 }

@@ -13,8 +13,10 @@ use super::hist::{Bounds, BucketEdge, Hist, nanos};
 use super::series::{Combination, ModelIx, SeriesKey};
 use super::status;
 use super::workload::Workload;
+use crate::stalls::Stall;
 use crate::vocab::{
-    Class, Identity, Outcome, Phase, RequestEnd, Status, Streaming, TokenSource, Tokens, WorkloadId,
+    Class, Identity, Outcome, Phase, RequestEnd, StallCause, StallPhase, Status, Streaming,
+    TokenSource, Tokens, WorkloadId,
 };
 
 /// How a store is set up.
@@ -194,6 +196,26 @@ impl Store {
         let model = cx.workload.model(model, true, cx.budget);
         cx.admit(Class::Inference, model, route, Streaming::True);
         cx.observe(Family::FirstToken, model, &[route], nanos_of(after));
+    }
+
+    /// Takes in how long a part of an inference request was held up. `of` is that part's length.
+    pub fn stalled(&mut self, id: WorkloadId, phase: StallPhase, stall: &Stall, of: Duration) {
+        let Some(mut cx) = self.context(id) else {
+            return;
+        };
+        let (unknown, name) = (ModelIx::UNKNOWN, phase.as_str());
+        cx.add(Family::RequestHostStall, unknown, &[name], stall.host_ns);
+        for (cause, ns) in StallCause::ALL.iter().zip(stall.by_cause) {
+            let rest = [name, cause.domain(), cause.as_str()];
+            cx.add(Family::RequestStall, unknown, &rest, ns);
+        }
+        let of = nanos_of(of);
+        if phase == StallPhase::Ttft && of > 0 {
+            let share = stall.host_ns as f64 / of as f64;
+            if let Some(share) = nanos(share) {
+                cx.observe(Family::TtftHostStallRatio, unknown, &[], share);
+            }
+        }
     }
 
     /// Adds events sent on a stream since they were last reported.

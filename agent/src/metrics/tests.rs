@@ -12,6 +12,7 @@ use super::context::*;
 use super::def::{Family, Kind};
 use super::input::*;
 use super::*;
+use crate::stalls::Stall;
 use crate::vocab::*;
 
 const WL: WorkloadId = WorkloadId(7);
@@ -778,6 +779,7 @@ fn rich_input() -> PageInput {
             ],
             start_time: Some(1_699_999_000.5),
             engine_version: Some("0.11.2".into()),
+            process_stalls: vec![("api", [1_500_000_000; 9]), ("core", [0; 9])],
             cgroup: rich_cgroup(),
         },
     );
@@ -826,6 +828,13 @@ fn rich_input() -> PageInput {
 /// A store with a sample in every family.
 fn rich_store() -> Store {
     let mut store = store();
+    let stall = Stall {
+        host_ns: 30_000_000,
+        by_cause: [10_000_000; 9],
+    };
+    for phase in StallPhase::ALL {
+        store.stalled(WL, *phase, &stall, Duration::from_millis(100));
+    }
     let names = [
         "meta/llama",
         "quo\"te",
@@ -1032,7 +1041,7 @@ fn collect_filters_families() {
     assert_eq!(page(&["engines"]), "# EOF\n");
     let stalls = page(&["stalls"]);
     assert!(stalls.contains("enginetap_node_pressure_seconds_total"));
-    assert!(!stalls.contains("enginetap_requests") && !stalls.contains("process_"));
+    assert!(!stalls.contains("enginetap_requests") && !stalls.contains("\nprocess_"));
     assert_eq!(page(&["core", "stalls", "self"]), page(&[]));
 }
 

@@ -13,7 +13,7 @@ use super::input::{Aspect, CloseReason, PageInput, WorkloadInput};
 use super::series::SeriesKey;
 use super::store::Snapshot;
 use super::workload::Workload;
-use crate::vocab::{Class, Identity, WorkloadId};
+use crate::vocab::{Class, Identity, StallCause, WorkloadId};
 use flight::{AGE_EDGES, Flight};
 
 /// A value of a counter or gauge.
@@ -197,6 +197,14 @@ fn write(family: Family, row: &Row<'_>, snapshot: &Snapshot, out: &mut Out<'_>) 
                 out.row(row, &[], Value::Float(start));
             }
         }
+        Family::ProcessStall => {
+            for (role, by_cause) in &input.process_stalls {
+                for (cause, ns) in StallCause::ALL.iter().zip(by_cause) {
+                    let labels = [*role, cause.domain(), cause.as_str()];
+                    out.row(row, &labels, Value::Float(*ns as f64 / 1e9));
+                }
+            }
+        }
         Family::Coverage => {
             for &aspect in Aspect::ALL {
                 if let Some(cover) = input.coverage.iter().find(|c| c.aspect == aspect) {
@@ -249,7 +257,11 @@ fn stored(family: Family, row: &Row<'_>, snapshot: &Snapshot, out: &mut Out<'_>)
             labels: &labels,
             created: count.created,
         };
-        out.value(&series, Value::Int(count.value()));
+        let value = match def.unit.scale() {
+            1 => Value::Int(count.value()),
+            scale => Value::Float(count.value() as f64 / scale as f64),
+        };
+        out.value(&series, value);
     }
 }
 

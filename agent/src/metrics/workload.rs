@@ -10,7 +10,7 @@ use super::def::Family;
 use super::hist::{Bounds, Hist};
 use super::series::{Combination, ModelIx, OTHER_ROUTE, SeriesKey};
 use super::status;
-use crate::vocab::{Class, Identity, Outcome, Streaming};
+use crate::vocab::{Class, Identity, Outcome, StallCause, StallPhase, Streaming};
 
 /// Series every workload has on the page whatever its requests do: started, in flight by class and
 /// by age, oldest, read delay, bytes, connections and how they closed, version, start, one
@@ -81,6 +81,15 @@ impl Workload {
             SeriesKey::new(Family::ReplyErrors, unknown, &["other"]),
         ] {
             workload.insert_count(key, created, budget);
+        }
+        for phase in StallPhase::ALL.iter().map(|p| p.as_str()) {
+            let key = SeriesKey::new(Family::RequestHostStall, unknown, &[phase]);
+            workload.insert_count(key, created, budget);
+            for cause in StallCause::ALL {
+                let rest = [phase, cause.domain(), cause.as_str()];
+                let key = SeriesKey::new(Family::RequestStall, unknown, &rest);
+                workload.insert_count(key, created, budget);
+            }
         }
         workload
     }

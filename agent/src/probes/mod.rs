@@ -47,6 +47,14 @@ const TASK: &[&str] = &[
     "task_struct.start_boottime",
 ];
 
+const SWITCH: &[&str] = &[
+    "task_struct.pid",
+    "task_struct.jobctl",
+    "task_struct.in_iowait@bit",
+    "pt_regs.orig_ax",
+    "pt_regs.di",
+];
+
 /// Every hook. A new one is one row here.
 pub const PROBES: &[Probe] = &[
     Probe {
@@ -129,7 +137,49 @@ pub const PROBES: &[Probe] = &[
         instead_of: None,
         gives: "telling a killed server from one that closed",
     },
+    Probe {
+        name: "stall_switch",
+        kind: Kind::BtfTracepoint,
+        hook: "sched_switch",
+        fields: SWITCH,
+        instead_of: None,
+        gives: "why serving threads do not run",
+    },
+    Probe {
+        name: "stall_wakeup",
+        kind: Kind::BtfTracepoint,
+        hook: "sched_wakeup",
+        fields: SWITCH,
+        instead_of: None,
+        gives: "how long a woken thread waits for a processor",
+    },
+    Probe {
+        name: "stall_exit",
+        kind: Kind::BtfTracepoint,
+        hook: "sched_process_exit",
+        fields: &[],
+        instead_of: None,
+        gives: "leaving threads alone that have ended",
+    },
+    reclaim("reclaim_on", "mm_vmscan_direct_reclaim_begin"),
+    reclaim("reclaim_off", "mm_vmscan_direct_reclaim_end"),
+    reclaim("memcg_on", "mm_vmscan_memcg_reclaim_begin"),
+    reclaim("memcg_off", "mm_vmscan_memcg_reclaim_end"),
+    reclaim("compact_on", "mm_compaction_begin"),
+    reclaim("compact_off", "mm_compaction_end"),
 ];
+
+/// One of the two ends of a stretch in which a thread frees memory.
+const fn reclaim(name: &'static str, hook: &'static str) -> Probe {
+    Probe {
+        name,
+        kind: Kind::BtfTracepoint,
+        hook,
+        fields: &[],
+        instead_of: None,
+        gives: "time a thread frees memory for itself",
+    }
+}
 
 /// What became of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

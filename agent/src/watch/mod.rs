@@ -11,6 +11,7 @@ pub mod inventory;
 mod places;
 pub mod recent;
 mod rescan;
+mod serve;
 mod space;
 mod sweep;
 mod tree;
@@ -104,6 +105,7 @@ pub struct Watcher {
     scanning: bool,
     wants_scan: bool,
     tell: Sender<News>,
+    serving: serve::Serving,
 }
 
 /// What the watcher is built from.
@@ -196,6 +198,7 @@ impl Watcher {
             scanning: false,
             wants_scan: false,
             tell: parts.tell,
+            serving: serve::Serving::default(),
         }
     }
 
@@ -299,6 +302,9 @@ impl Watcher {
         }
         if let Err(error) = self.make_known(key, mode, workload, older) {
             self.say(format!("listener {}: {error:#}", address(&key)));
+        }
+        if workload.is_some() {
+            self.serve();
         }
     }
 

@@ -88,6 +88,7 @@ impl Watcher {
             }
         }
         self.tree(&found);
+        self.serve();
         self.catch_up();
         self.forget_listeners(&present);
         let mut inventory = hold(&self.inventory);

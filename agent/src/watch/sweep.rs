@@ -102,13 +102,15 @@ impl Watcher {
         self.check_sockets(&look.orphans);
         self.mark_unseen(&look.unseen);
         self.fold_processes();
+        self.unserve();
         self.retire_workloads(&look);
         self.leave_spaces(&look);
-        let (listeners, processes) = {
+        let (listeners, processes, threads) = {
             let ingest = hold(&self.ingest);
             (
                 ingest.tables.listeners().len() as u64,
                 ingest.tables.processes().len() as u64,
+                ingest.tables.threads(),
             )
         };
         let mut inventory = hold(&self.inventory);
@@ -116,6 +118,7 @@ impl Watcher {
             ("FLOWS", look.flows),
             ("LISTENERS", listeners),
             ("PROCS", processes),
+            ("THREADS", threads),
         ]
         .into();
         inventory.tasks.insert("sweep", now_unix());
@@ -201,7 +204,7 @@ impl Watcher {
     }
 
     /// Whether a process is there; the hook that tells of its end may have been skipped.
-    fn lives(&self, key: ProcessKey) -> bool {
+    pub(super) fn lives(&self, key: ProcessKey) -> bool {
         proc::read_stat(&self.settings.proc_root, key.tgid).is_ok_and(|stat| stat.key == key)
     }
 

@@ -19,6 +19,10 @@ pub mod order {
     /// Forget the listener at the server's address and port of the key, unless one began to listen
     /// there after `flow`, a time.
     pub const UNLISTEN: u32 = 6;
+    /// Look at a task (a thread) with `argument` as its number; its entry is made before.
+    pub const SERVE: u32 = 7;
+    /// Look at that task no longer; its entry is taken away after.
+    pub const UNSERVE: u32 = 8;
 }
 
 /// What came of it.

@@ -5,6 +5,7 @@
 //! each other's lock. Whoever holds both locks may do everything.
 
 use super::pod;
+use super::stall::{Clock, WORDS};
 use crate::hist::GAP_BUCKETS;
 
 /// Requests of one connection that may be open at a time (HTTP/1.1 pipelining).
@@ -194,10 +195,12 @@ pub struct Request {
     pub flags: u32,
     /// Workload it is counted for; 0 = none yet.
     pub workload: u32,
-    /// Explicit padding.
-    pub pad: u32,
+    /// Set whose clock `clock` is of; 0 = none was read.
+    pub set: u32,
+    /// Readings at its start.
+    pub clock: Clock,
 }
-pod!(Request, 40);
+pod!(Request, 40 + 8 * WORDS);
 
 /// What is measured of the reply that is under way.
 #[repr(C)]
@@ -328,5 +331,12 @@ pub struct Flow {
 }
 pod!(
     Flow,
-    2 * TAIL_BANK + 40 + 14 * 8 + 14 * 4 + PIPELINE * 40 + 56 + 4 * GAP_BUCKETS + 2 * 168
+    2 * TAIL_BANK
+        + 40
+        + 14 * 8
+        + 14 * 4
+        + PIPELINE * (40 + 8 * WORDS)
+        + 56
+        + 4 * GAP_BUCKETS
+        + 2 * 168
 );

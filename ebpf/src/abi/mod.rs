@@ -10,6 +10,7 @@ pub mod listener;
 pub mod offsets;
 pub mod process;
 pub mod record;
+pub mod stall;
 
 /// Pins the size of a shared type and marks it as plain data for the host side.
 macro_rules! pod {

@@ -76,7 +76,23 @@ offsets! {
     task_signal = "task_struct"."signal",
     /// How a task ended.
     task_exit_code = "task_struct"."exit_code",
+    /// Number of a task.
+    task_pid = "task_struct"."pid",
+    /// Queue that a task waits in for the processor.
+    task_cfs_rq = "task_struct"."se.cfs_rq",
+    /// Throttled control groups above such a queue.
+    cfs_rq_throttle_count = "cfs_rq"."throttle_count",
+    /// What a task is about to do for signals, debuggers and the freezer.
+    task_jobctl = "task_struct"."jobctl",
+    /// The task waits for a disk, as a number of bits.
+    task_in_iowait = "task_struct"."in_iowait@bit",
+    /// The task waits for memory, as a number of bits.
+    task_in_memstall = "task_struct"."in_memstall@bit",
+    /// Number of the system call that a task is in.
+    regs_call = "pt_regs"."orig_ax",
+    /// First argument of that call.
+    regs_first = "pt_regs"."di",
     /// Live threads of a thread group.
     signal_live = "signal_struct"."live.counter",
 }
-pod!(Offsets, 21 * 4);
+pod!(Offsets, 29 * 4);

@@ -4,6 +4,7 @@ use super::flow::{FlowKey, TAIL_BANK};
 use super::listener::ListenerKey;
 use super::pod;
 use super::process::ProcessKey;
+use super::stall::{Clock, WORDS};
 use crate::hist::GAP_BUCKETS;
 
 /// Kinds of records.
@@ -70,10 +71,14 @@ pub struct Piece {
     pub offset: u64,
     /// See [`piece_flag`].
     pub flags: u32,
-    /// Explicit padding.
-    pub pad: u32,
+    /// Of a reply: set whose clock `clock` is of, that of the request; 0 = none.
+    pub set: u32,
+    /// Readings at the request's start.
+    pub clock_start: Clock,
+    /// Readings now.
+    pub clock: Clock,
 }
-pod!(Piece, 88);
+pod!(Piece, 88 + 16 * WORDS);
 
 /// How a request ended.
 pub mod end_flag {
@@ -143,10 +148,18 @@ pub struct End {
     pub tail_excess: u32,
     /// Bytes of the tail's first part.
     pub tail_first: u32,
+    /// Set whose clock the readings are of; 0 = none.
+    pub set: u32,
+    /// Explicit padding.
+    pub pad: u32,
+    /// Readings at the start.
+    pub clock_start: Clock,
+    /// Readings now.
+    pub clock_end: Clock,
     /// Gaps per bucket, those after the captured events.
     pub gaps: [u32; GAP_BUCKETS],
 }
-pod!(End, 64 + 9 * 8 + 16 + 8 * 4 + 4 * GAP_BUCKETS);
+pod!(End, 64 + 9 * 8 + 16 + 10 * 4 + 16 * WORDS + 4 * GAP_BUCKETS);
 
 /// An end with its tail.
 #[repr(C)]
@@ -168,7 +181,7 @@ pub struct PieceSmall {
     /// Data.
     pub data: [u8; PIECE_SMALL],
 }
-pod!(PieceSmall, 88 + PIECE_SMALL);
+pod!(PieceSmall, 88 + 16 * WORDS + PIECE_SMALL);
 
 /// A large piece.
 #[repr(C)]
@@ -179,7 +192,7 @@ pub struct PieceLarge {
     /// Data.
     pub data: [u8; PIECE_LARGE],
 }
-pod!(PieceLarge, 88 + PIECE_LARGE);
+pod!(PieceLarge, 88 + 16 * WORDS + PIECE_LARGE);
 
 /// A flow whose socket is gone while something of it is open.
 #[repr(C)]

@@ -19,9 +19,10 @@ use enginetap_ebpf::hist::GAP_BUCKETS;
 use enginetap_ebpf::stream::{Cursor, Ending};
 
 use super::flows::{count_unparsed, release, work};
-use super::maps::{EVENTS_LOST, LOST, PROCS, bump};
+use super::maps::{CLOCKS, EVENTS_LOST, LOST, PROCS, bump};
 use super::packet::bounded;
 use super::ring::{crowded, reserve, submit};
+use super::stall::copy as copy_clock;
 
 #[inline(always)]
 unsafe fn reference(to: *mut RequestRef, f: *const Flow, number: u32, workload: u32) {
@@ -32,6 +33,13 @@ unsafe fn reference(to: *mut RequestRef, f: *const Flow, number: u32, workload: 
         (*to).workload = workload;
         (*to).key = (*f).key;
     }
+}
+
+/// The place of a request in its flow.
+#[inline(always)]
+pub unsafe fn open_of(f: *mut Flow, number: u32) -> *mut Request {
+    // SAFETY: the caller's flow is live; the place is masked.
+    unsafe { (&raw mut (*f).open as *mut Request).add((number & (PIPELINE as u32 - 1)) as usize) }
 }
 
 /// Hands over bytes of a packet. `len_flags` holds the length (1 to 1024) in its low half and the
@@ -90,7 +98,15 @@ pub unsafe extern "C" fn hand_over(
             (*head).ts_ns = now;
             (*head).offset = offset;
             (*head).flags = flags;
-            (*head).pad = 0;
+            let r = open_of(f, number);
+            let set = if reply { (*r).set } else { 0 };
+            (*head).set = set;
+            if set != 0
+                && let Some(clock) = CLOCKS.get_ptr(set)
+            {
+                copy_clock(&raw mut (*head).clock_start, &raw const (*r).clock);
+                copy_clock(&raw mut (*head).clock, clock);
+            }
             let data = p.add(core::mem::size_of::<Piece>()) as *mut c_void;
             let held = (*c).held;
             let from = (*c).held_at(off, len) as *const c_void;
@@ -350,6 +366,15 @@ pub unsafe extern "C" fn end_request(
             (*end).events_captured = (*rep).events_captured;
             (*end).tail_excess = excess;
             (*end).tail_first = (*f).tail_other_len;
+            let set = if progress { 0 } else { (*r).set };
+            (*end).set = set;
+            (*end).pad = 0;
+            if set != 0
+                && let Some(clock) = CLOCKS.get_ptr(set)
+            {
+                copy_clock(&raw mut (*end).clock_start, &raw const (*r).clock);
+                copy_clock(&raw mut (*end).clock_end, clock);
+            }
             let mut i = 0;
             while i < GAP_BUCKETS {
                 (*end).gaps[i] = (*rep).gaps[i];

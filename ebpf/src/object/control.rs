@@ -20,6 +20,7 @@ use super::flows::{
 use super::kernel::now;
 use super::maps::{FLOWS, FLOWS_DROPPED, LISTENERS, PORTS, PROCS, bump};
 use super::packet::load;
+use super::stall::{leave_task, watch_task};
 
 /// Surroundings of the machine without a packet.
 struct NoPacket;
@@ -72,6 +73,8 @@ pub fn control_order(ctx: SkBuffContext) -> i64 {
         order::LOOK => look(&order),
         order::LEAVE => leave(&order),
         order::UNLISTEN => unlisten(&key, &order),
+        order::SERVE => serve(&order, true),
+        order::UNSERVE => serve(&order, false),
         _ => answer::REJECTED,
     }
 }
@@ -192,6 +195,17 @@ fn drop_flow(key: &FlowKey, o: &Order) -> i64 {
         bump(&FLOWS_DROPPED, dropped::NOT_LOCAL);
         forget_ahead(f);
         let _ = FLOWS.remove(key);
+    }
+    answer::DONE
+}
+
+/// Looks at a task, or no longer.
+#[inline(always)]
+fn serve(o: &Order, begins: bool) -> i64 {
+    if begins {
+        watch_task(o.argument);
+    } else {
+        leave_task(o.argument);
     }
     answer::DONE
 }

@@ -7,6 +7,7 @@ use enginetap_ebpf::abi::flow::{Flow, FlowKey};
 use enginetap_ebpf::abi::listener::{Listener, ListenerKey, PORT_CELLS, Ports};
 use enginetap_ebpf::abi::offsets::Offsets;
 use enginetap_ebpf::abi::process::{Process, ProcessKey};
+use enginetap_ebpf::abi::stall::{Clock, SETS, Serving, Thread};
 use enginetap_ebpf::stream::Cursor;
 
 use super::ahead::{Ahead, AheadKey};
@@ -85,6 +86,27 @@ pub static AHEAD: HashMap<AheadKey, Ahead> = HashMap::with_max_entries(2048, NO_
 /// Where such a segment is put together.
 #[map]
 pub static AHEAD_TMP: PerCpuArray<Ahead> = PerCpuArray::with_max_entries(1, 0);
+
+/// Tasks that serve, one bit each, up to the most that Linux numbers. Changed by atomics.
+#[map]
+pub static TASKS: Array<u64> = Array::with_max_entries(65_536, 0);
+
+/// The same, by number. Made by the agent and the owner hook, changed by the scheduler's hooks.
+#[map]
+pub static THREADS: HashMap<u32, Thread> = HashMap::with_max_entries(16_384, NO_PREALLOC);
+
+/// Processes whose threads serve when they read from a watched connection. Written by the agent.
+#[map]
+pub static SERVING: HashMap<ProcessKey, Serving> = HashMap::with_max_entries(16_384, NO_PREALLOC);
+
+/// Clocks per set. Words are changed by atomics.
+#[map]
+pub static CLOCKS: Array<Clock> = Array::with_max_entries(SETS, 0);
+
+/// Per workload: the set its requests are charged from when their process is not known yet; 0 when
+/// it has none or several. Written by the agent.
+#[map]
+pub static SET_OF: Array<u32> = Array::with_max_entries(WORKLOADS, 0);
 
 /// Adds one to a counter of this CPU.
 ///

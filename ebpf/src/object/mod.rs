@@ -12,5 +12,6 @@ mod owner;
 mod packet;
 mod ring;
 mod sound;
+mod stall;
 mod take;
 mod wire;

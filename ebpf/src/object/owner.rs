@@ -22,6 +22,7 @@ use super::kernel::{
 };
 use super::maps::{FLOWS, LISTENERS, PROCS};
 use super::ring::{WAKEUP, emit, submit_flags};
+use super::stall::{clock_in, serves, set_of};
 
 const ESTABLISHED: i32 = 1;
 const SYN_RECV: i32 = 3;
@@ -291,6 +292,7 @@ fn received(sk: *const u8, ret: i32, flags: i32) {
             confirm(f);
         }
         add(&raw mut (*f).reads, 1);
+        serves(current_process());
         if (*f).owner_tgid == 0 {
             own(f);
         }
@@ -312,10 +314,12 @@ unsafe fn first_reads(f: *mut Flow, t: u64) {
             if (*f).started.wrapping_sub(number) as i32 >= 0 {
                 let slot = (number & (PIPELINE as u32 - 1)) as usize;
                 let r: *mut Request = (&raw mut (*f).open as *mut Request).add(slot);
-                if (*r).read_ns == 0
-                    && cas(&raw mut (*r).read_ns, 0, t)
-                    && let Some(p) = PROCS.get_ptr_mut(owner(f))
-                {
+                let first = (*r).read_ns == 0 && cas(&raw mut (*r).read_ns, 0, t);
+                if first && (*r).set != set_of(f) {
+                    // Its process is known only now.
+                    clock_in(f, r);
+                }
+                if first && let Some(p) = PROCS.get_ptr_mut(owner(f)) {
                     add(&raw mut (*p).in_flight, 1);
                 }
             }

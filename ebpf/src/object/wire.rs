@@ -9,12 +9,12 @@ use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::macros::socket_filter;
 use aya_ebpf::programs::SkBuffContext;
 use enginetap_ebpf::abi::counters::lost;
-use enginetap_ebpf::abi::flow::{Dir, Flow, FlowKey, closer, dir_flag, flow_flag, state};
+use enginetap_ebpf::abi::flow::{Dir, Flow, FlowKey, PIPELINE, closer, dir_flag, flow_flag, state};
 use enginetap_ebpf::abi::listener::mode;
 use enginetap_ebpf::atomics::cas;
 use enginetap_ebpf::stream::{acknowledged, server_fin, took_over};
 
-use super::account::{flush_bytes, owner};
+use super::account::{flush_bytes, open_of, owner};
 use super::control::finish;
 use super::flows::{
     Birth, count_connection, create, is, listener, lock, port_bit, set_bits, unlock,
@@ -24,6 +24,7 @@ use super::machine::Tap;
 use super::maps::{EVENTS_LOST, FLOWS, PROCS, WIRE_PROGS, WIRE_TMP, bump};
 use super::packet::{PACKET_HOST, Ports, Segment, load, ports, segment, tcp};
 use super::sound::{plausible, sound};
+use super::stall::clock_in;
 use super::take::{ask_told, keep_tail, take};
 
 const PACKET_OUTGOING: u32 = 4;
@@ -235,8 +236,18 @@ fn requests(skb: *mut __sk_buff, f: *mut Flow, key: &FlowKey, s: &Segment) -> Op
             unlock(d);
             return None;
         }
+        let before = (*f).started;
         if take::<false>(skb, f, d, s) {
             cas(&raw mut (*f).closer, closer::NONE, closer::PEER_FIN);
+        }
+        let mut i = 1;
+        while i <= PIPELINE as u32 {
+            let number = before.wrapping_add(i);
+            if ((*f).started.wrapping_sub(number) as i32) < 0 {
+                break;
+            }
+            clock_in(f, open_of(f, number));
+            i += 1;
         }
         if (*d).state == state::IDLE || (*d).bytes > FLUSH_BYTES {
             flush_bytes(f, false);

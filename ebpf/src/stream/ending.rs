@@ -148,6 +148,7 @@ pub unsafe fn took_over<E: Env>(e: &mut E, f: *mut Flow, now: u64) {
         let slot = number & SLOT;
         let r: *mut Request = (&raw mut (*f).open as *mut Request).add(slot as usize);
         (*r).start_ns = (*f).created_ns;
+        (*r).set = 0;
         (*r).read_ns = 0;
         (*r).body_bytes = 0;
         (*r).number = number;

@@ -452,6 +452,7 @@ unsafe fn head_done<E: Env, const REPLY: bool>(
             let slot = number & SLOT;
             let r: *mut Request = (&raw mut (*f).open as *mut Request).add(slot as usize);
             (*r).start_ns = (*d).first_ns;
+            (*r).set = 0;
             (*r).read_ns = 0;
             (*r).body_bytes = 0;
             (*r).number = number;
