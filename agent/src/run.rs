@@ -89,9 +89,11 @@ impl Agent {
             Control::new(control),
             tell.clone(),
         )));
-        let inventory = Arc::new(Mutex::new(Inventory::default()));
         let stop = Arc::new(AtomicBool::new(false));
         let works = |name: &str| verdicts.get(name).is_some_and(|v| v.state == State::Ok);
+        let mut inventory = Inventory::default();
+        inventory.clocks = works("stall_switch") && works("stall_wakeup");
+        let inventory = Arc::new(Mutex::new(inventory));
         let watcher = Watcher::new(Parts {
             settings,
             ingest: ingest.clone(),

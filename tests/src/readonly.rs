@@ -18,6 +18,7 @@ const HELPERS: [(i32, &str); 13] = [
     (3, "bpf_map_delete_elem"),
     (5, "bpf_ktime_get_ns"),
     (12, "bpf_tail_call"),
+    (175, "bpf_task_pt_regs"),
     (14, "bpf_get_current_pid_tgid"),
     (26, "bpf_skb_load_bytes"),
     (35, "bpf_get_current_task"),

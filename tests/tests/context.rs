@@ -243,17 +243,17 @@ fn a_workloads_pressure_is_that_of_its_cgroup_or_coverage_says_why_there_is_none
         .dir("no-such-controller")
         .join("cgroup.controllers")
         .exists();
-    let reason = match (seen, unified) {
-        (0, false) => "cgroup_v1",
-        (0, true) => "no_psi",
-        _ => "context_only",
+    let (state, reason) = match (seen, unified) {
+        (0, false) => ("partial", "cgroup_v1"),
+        (0, true) => ("partial", "no_psi"),
+        _ => ("full", ""),
     };
     page.assert_value(
         "enginetap_coverage",
         &[
             OURS[0],
             ("aspect", "stalls"),
-            ("state", "partial"),
+            ("state", state),
             ("reason", reason),
         ],
         1.0,
@@ -343,7 +343,7 @@ fn an_executable_without_a_cgroup_of_its_own_has_no_context_and_says_so() {
         &[
             OURS[0],
             ("aspect", "stalls"),
-            ("state", "none"),
+            ("state", "partial"),
             ("reason", "no_own_cgroup"),
         ],
         1.0,

@@ -76,16 +76,16 @@ impl Scene {
     /// What the second request was charged with, and what the kernel's own books say of it.
     fn kept(self, what: &str, books: impl Fn(&Scene) -> f64) -> (Charged, f64) {
         let (before, after) = (books(&self), Cell::new(0.0));
-        let (charged, _) = self.to_the_end(what, |_| {}, |s| after.set(books(s)));
+        let (charged, _) = self.run(what, |_| {}, |s| after.set(books(s)));
         (charged, after.get() - before)
     }
 
     /// What the second request was charged with, and what the server said of it.
     fn during(self, what: &str, inject: impl FnOnce(&Scene)) -> (Charged, f64) {
-        self.to_the_end(what, inject, |_| {})
+        self.run(what, inject, |_| {})
     }
 
-    fn to_the_end(
+    fn run(
         mut self,
         what: &str,
         inject: impl FnOnce(&Scene),

@@ -42,8 +42,8 @@ pub fn offsets() -> Result<Offsets> {
     }))
 }
 
-/// Loads the object. The tap and the control program are needed; every other hook may fail.
-pub fn load() -> Result<Loaded> {
+/// Makes the maps.
+fn open() -> Result<(Ebpf, Btf, Offsets)> {
     anyhow::ensure!(
         !OBJECT.is_empty(),
         "this binary was built without its kernel object (ENGINETAP_SKIP_BPF was set): build it with `cargo xtask build`"
@@ -51,11 +51,26 @@ pub fn load() -> Result<Loaded> {
     let offsets = offsets()?;
     let btf =
         Btf::from_sys_fs().context("cannot read the kernel's BTF from /sys/kernel/btf/vmlinux")?;
-    let mut ebpf = EbpfLoader::new()
+    let ebpf = EbpfLoader::new()
         .btf(Some(&btf))
         .override_global("OFFSETS", &offsets, true)
         .load(OBJECT)
         .context("cannot create the kernel maps: CAP_BPF and, for cgroup-charged memory, room in this cgroup are needed")?;
+    Ok((ebpf, btf, offsets))
+}
+
+/// Attaches these hooks and no others, to measure what they cost; they go with what is returned.
+pub fn only(names: &[&str]) -> Result<Ebpf> {
+    let (mut ebpf, btf, _) = open()?;
+    for probe in PROBES.iter().filter(|p| names.contains(&p.name)) {
+        try_attach(&mut ebpf, &btf, probe)?;
+    }
+    Ok(ebpf)
+}
+
+/// Loads the object. The tap and the control program are needed; every other hook may fail.
+pub fn load() -> Result<Loaded> {
+    let (mut ebpf, btf, offsets) = open()?;
     let wire = load_filter(&mut ebpf, "wire_tap")?;
     let entry = behind(&mut ebpf)?;
     let tap = load_filter(&mut ebpf, "wire_entry")?;

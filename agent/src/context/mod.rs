@@ -179,18 +179,25 @@ fn succeeded(task: &'static str, at: f64, read: io::Result<()>, inventory: &Mute
 
 fn tell_coverage(covers: &[(WorkloadId, Cover)], inventory: &Mutex<Inventory>) {
     let mut inventory = hold(inventory);
+    let clocks = inventory.clocks;
     for (id, cover) in covers {
         let Some(watched) = inventory.workloads.get_mut(id) else {
             continue;
         };
         let rows = watched.coverage.iter_mut();
         for row in rows.filter(|row| row.aspect == Aspect::Stalls) {
+            let without = if clocks {
+                CoverageState::Partial
+            } else {
+                CoverageState::None
+            };
             (row.state, row.reason) = match cover {
+                Cover::Whole if clocks => (CoverageState::Full, ""),
                 Cover::Whole => (CoverageState::Partial, "context_only"),
                 Cover::NoPressure => (CoverageState::Partial, "no_psi"),
                 Cover::V1 => (CoverageState::Partial, "cgroup_v1"),
-                Cover::Shared => (CoverageState::None, "no_own_cgroup"),
-                Cover::OutOfReach => (CoverageState::None, "cgroup_out_of_reach"),
+                Cover::Shared => (without, "no_own_cgroup"),
+                Cover::OutOfReach => (without, "cgroup_out_of_reach"),
             };
         }
     }

@@ -50,9 +50,15 @@ empty, unit or executable), `engine` and `tier` in front of the labels named bel
   leaves the last values, and `enginetap_task_last_success_timestamp_seconds` with task `node` or
   `cgroup` says how old they are. Its counters are the kernel's own totals, those of a workload's
   cgroup from before it was watched included; a cgroup made anew goes on from the sum.
-- `enginetap_coverage` of aspect `stalls`: `partial` with `context_only` (all context, no stalls of
-  requests yet), `cgroup_v1` or `no_psi` (no pressure); `none` with `no_own_cgroup` (a plain
-  executable), `cgroup_out_of_reach` (not under the agent's cgroup mounts) or `not_read` (yet).
+- `enginetap_coverage` of aspect `stalls`: `full`; `partial` with `cgroup_v1` or `no_psi` (no
+  pressure), `no_own_cgroup` (a plain executable), `cgroup_out_of_reach` (not under the agent's
+  cgroup mounts), or `context_only` (the hooks on the scheduler do not work here); `none` with
+  `not_read` (yet), or when both the hooks and the context are missing.
+- Stalls are those of serving threads: the main thread of each watched process, and threads that
+  have read from a watched connection. A clock runs while at least one of them is held up, and is
+  read at a request's start, first token and end. A request is charged from the process that reads
+  its connection and from the cores and workers behind that. `gil` is CPython's lock; `lock` and
+  `event_loop` are told of CPython, Node.js and nginx only, `event_loop` from 10 ms on in one turn.
 - Bounds are inclusive and exact. `--bucket-edge NAME=VALUE` adds one where a NAME is given.
 - OpenMetrics pages add `_created` to counters and histograms and drop `_total` from family names.
 ";

@@ -73,6 +73,8 @@ pub struct Inventory {
     pub map_entries: BTreeMap<&'static str, u64>,
     /// The first scan is done and attached.
     pub ready: bool,
+    /// The hooks that tell why threads do not run work on this kernel.
+    pub clocks: bool,
 }
 
 impl Inventory {

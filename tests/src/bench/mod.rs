@@ -13,6 +13,7 @@ mod event_cost;
 mod exact;
 mod memory;
 mod page_time;
+mod sched;
 mod segments;
 mod stats;
 mod stream;
@@ -50,6 +51,7 @@ const PARTS: &[Part] = &[
     ("segments", segments::run),
     ("event", event_cost::run),
     ("bulk", bulk::run),
+    ("sched", sched::run),
     ("cpu", agent_cpu::run),
     ("memory", memory::run),
     ("page", page_time::run),
