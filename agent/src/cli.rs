@@ -22,6 +22,8 @@ pub enum Command {
     Run(Box<RunFlags>),
     /// Shows what a running agent watches, why, and how it is covered.
     Ps(PsFlags),
+    /// Shows the slowest requests of the last 10 minutes and what held them up.
+    Slow(PsFlags),
     /// Says what works on this machine and what is off because of what.
     Doctor,
 }
@@ -29,7 +31,7 @@ pub enum Command {
 /// Flags of `run`.
 #[derive(Debug, Default, clap::Args)]
 pub struct RunFlags {
-    /// Address of /metrics, /healthz, /readyz and /targets; port 0 takes a free one [default: 127.0.0.1:9469].
+    /// Address of /metrics, /healthz, /readyz, /targets and /requests/slow; port 0 takes a free one [default: 127.0.0.1:9469].
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<String>,
     /// Configuration file (TOML) with the same names as these flags; flags win.
@@ -64,7 +66,7 @@ pub struct RunFlags {
     pub proc_root: Option<PathBuf>,
 }
 
-/// Flags of `ps`.
+/// Flags of `ps` and `slow`.
 #[derive(Debug, clap::Args)]
 pub struct PsFlags {
     /// Address of the running agent.

@@ -17,6 +17,7 @@ pub mod ps;
 pub mod run;
 pub mod sample;
 pub mod serve;
+pub mod slow;
 pub mod stalls;
 pub mod targets;
 pub mod vocab;

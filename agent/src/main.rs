@@ -11,6 +11,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Run(flags) => run(&flags),
         Command::Ps(flags) => enginetap::ps::ps(&flags.listen),
+        Command::Slow(flags) => enginetap::slow::slow(&flags.listen),
         Command::Doctor => {
             return if enginetap::doctor::doctor() {
                 ExitCode::SUCCESS

@@ -1,32 +1,13 @@
 //! `enginetap ps`: what a running agent watches, from its `/targets`.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::time::Duration;
-
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use serde_json::Value;
+
+use crate::slow::fetch;
 
 /// Asks the agent at `address` and prints a table.
 pub fn ps(address: &str) -> Result<()> {
-    let mut stream = TcpStream::connect(address).with_context(|| {
-        format!("no agent answers at {address}: start one with `enginetap run`, or give its address with --listen")
-    })?;
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-    write!(stream, "GET /targets HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
-    let mut reply = String::new();
-    stream
-        .read_to_string(&mut reply)
-        .context("the agent did not answer")?;
-    let (head, body) = reply
-        .split_once("\r\n\r\n")
-        .context("the answer is no HTTP reply")?;
-    ensure!(
-        head.contains(" 200 "),
-        "{address} is no enginetap agent: {}",
-        head.lines().next().unwrap_or_default()
-    );
-    let targets: Value = serde_json::from_str(body).context("the answer is no JSON")?;
+    let targets = fetch(address, "/targets")?;
     print!("{}", table(&targets));
     Ok(())
 }

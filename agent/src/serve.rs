@@ -1,11 +1,12 @@
-//! The endpoints: `/metrics`, `/healthz`, `/readyz`, `/targets`.
+//! The endpoints: `/metrics`, `/healthz`, `/readyz`, `/targets`, `/requests/slow`.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use axum::Router;
-use axum::extract::{RawQuery, State};
+use axum::extract::{ConnectInfo, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -41,7 +42,9 @@ pub async fn serve(
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/targets", get(targets))
-        .with_state(shared);
+        .route("/requests/slow", get(slow))
+        .with_state(shared)
+        .into_make_service_with_connect_info::<SocketAddr>();
     let stopped = async move {
         // An error means that the sender is gone, which is a stop too.
         let _ = stop.wait_for(|s| *s).await;
@@ -114,6 +117,40 @@ async fn ready(State(shared): State<Arc<Shared>>) -> Response {
         )
             .into_response()
     }
+}
+
+/// `GET /requests/slow`: the worst requests of late. For those on this node only: it tells when
+/// each request was, where the page gives sums.
+async fn slow(
+    State(shared): State<Arc<Shared>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+) -> Response {
+    if !peer.ip().to_canonical().is_loopback() {
+        let text = "single requests are shown to this node's loopback only: ask from there, or use `enginetap slow`\n";
+        return (StatusCode::FORBIDDEN, text).into_response();
+    }
+    let inventory = hold(&shared.inventory).clone();
+    let ingest = hold(&shared.ingest);
+    let workloads: Vec<serde_json::Value> = inventory
+        .workloads
+        .iter()
+        .map(|(id, w)| {
+            serde_json::json!({
+                "namespace": w.identity.namespace,
+                "pod": w.identity.pod,
+                "container": w.identity.container,
+                "engine": w.identity.engine.as_str(),
+                "requests": ingest.slow.of(*id),
+            })
+        })
+        .filter(|w| w["requests"].as_array().is_some_and(|r| !r.is_empty()))
+        .collect();
+    drop(ingest);
+    (
+        [(header::CONTENT_TYPE, "application/json")],
+        serde_json::json!({ "workloads": workloads }).to_string(),
+    )
+        .into_response()
 }
 
 /// `GET /targets`: what is watched, why, and how it is covered.

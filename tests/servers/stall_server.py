@@ -50,23 +50,22 @@ def cold(path):
     """A file of which nothing is in memory."""
     fd = os.open(path, os.O_RDONLY)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
     return fd
 
 
 def read_file(path):
     fd = cold(path)
     at = 0
-    while os.pread(fd, 4096, at):
-        at += 65536
+    while piece := os.pread(fd, 1 << 20, at):
+        at += len(piece)
     os.close(fd)
 
 
 def map_file(path):
     fd = cold(path)
     with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as pages:
-        pages.madvise(mmap.MADV_RANDOM)
-        sum(pages[at] for at in range(0, len(pages), 65536))
+        # Backwards, which nobody reads ahead for.
+        sum(pages[at] for at in range(len(pages) - 1, 0, -(1 << 18)))
     os.close(fd)
 
 

@@ -12,7 +12,7 @@ const EXECUTABLE: u64 = 4;
 /// `BPF_JMP | BPF_CALL`.
 const CALL: u8 = 0x85;
 /// The numbers of the helpers that README may name, from `include/uapi/linux/bpf.h`.
-const HELPERS: [(i32, &str); 13] = [
+const HELPERS: [(i32, &str); 14] = [
     (1, "bpf_map_lookup_elem"),
     (2, "bpf_map_update_elem"),
     (3, "bpf_map_delete_elem"),

@@ -6,10 +6,12 @@ use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use enginetap_tests::guard::{Agent, Cgroup, Child, ChildBuilder};
+use enginetap_tests::guard::{Agent, Cgroup, Child, ChildBuilder, NetNs, locate};
+use enginetap_tests::http;
 use enginetap_tests::page::Page;
 use enginetap_tests::scene::{SOON, agent_for, port};
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -28,6 +30,8 @@ const HOST: [&str; 6] = [
 /// Seconds by which a stall may differ from what the other side says, besides a tenth: two cores are
 /// shared by the server, the agent and the test.
 const SLACK: f64 = 0.01;
+/// Seconds in the queue that a busy machine may add to any other stall.
+const NOISE: f64 = 0.03;
 
 /// A server and the agent that watches it.
 struct Scene {
@@ -172,6 +176,11 @@ impl Charged {
         );
         for other in HOST.iter().filter(|c| **c != cause) {
             let n = self.cause(other);
+            let slack = if *other == "runqueue" {
+                slack.max(NOISE)
+            } else {
+                slack
+            };
             assert!(n <= slack, "{other}: {n} s of {truth} s; {}", self.row());
         }
         let host = self.host();
@@ -318,11 +327,11 @@ fn a_call_that_blocks_the_loop_is_event_loop() {
     assert!(charged.host() < 0.02, "{}", charged.row());
 }
 
-/// A file of 64 MiB.
+/// A file of 256 MiB.
 fn file_in(dir: &Path) -> PathBuf {
     let path = dir.join("cold");
     let mut file = std::fs::File::create(&path).expect("a file");
-    for _ in 0..64 {
+    for _ in 0..256 {
         file.write_all(&vec![b'x'; 1 << 20]).expect("room");
     }
     file.sync_all().expect("written");
@@ -459,4 +468,73 @@ fn a_core_that_is_held_up_is_charged_to_the_requests_it_works_for() {
     assert_eq!(of("api"), 0.0);
     let ratio = charged.more("enginetap_ttft_host_stall_ratio_sum", &[]);
     assert!(ratio > 0.4 && ratio <= 1.0, "{ratio}");
+}
+
+#[test]
+fn the_slowest_requests_are_listed_with_what_held_them_up() {
+    let scene = Scene::new(&[], None);
+    for what in [
+        r#"{"block_ms":150}"#,
+        r#"{"events":3,"gap_ms":1}"#,
+        r#"{"events":3,"gap_ms":150}"#,
+    ] {
+        scene.ask(what);
+    }
+    scene.page(4.0);
+    let found = scene.agent.get("/requests/slow").expect("an answer").text();
+    let found: serde_json::Value = serde_json::from_str(&found).expect("JSON");
+    let requests = found["workloads"][0]["requests"]
+        .as_array()
+        .expect("requests");
+    let of = |n: usize, key: &str| requests[n][key].as_f64().unwrap_or(-1.0);
+    assert_eq!(requests.len(), 4, "{found}");
+    for pair in requests.windows(2) {
+        assert!(pair[0]["seconds"].as_f64() >= pair[1]["seconds"].as_f64());
+    }
+    // Three gaps of 150 ms, the first token at once; then the one whose first token was late.
+    assert!((of(0, "seconds") - 0.45).abs() < 0.1, "{found}");
+    assert!(of(0, "first_token_seconds") < 0.05, "{found}");
+    assert!(
+        (of(1, "first_token_seconds") - 0.15).abs() < 0.05,
+        "{found}"
+    );
+    let event_loop = requests[1]["stall_seconds"]["event_loop"].as_f64();
+    assert!(
+        event_loop.is_some_and(|s| (s - 0.15).abs() < 0.02),
+        "{found}"
+    );
+    for r in requests {
+        assert_eq!(r["route"], "/v1/chat/completions");
+        assert_eq!(r["outcome"], "success");
+        assert_eq!(r["pid"], scene.server.pid());
+    }
+    let table = Command::new(locate("enginetap"))
+        .args(["slow", "--listen", &scene.agent.address().to_string()])
+        .output()
+        .expect("the table");
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert!(table.contains("event_loop 0.1"), "{table}");
+    scene.agent.stop();
+}
+
+#[test]
+fn single_requests_are_not_shown_to_other_nodes() {
+    let ns = NetNs::new();
+    ns.ip("addr add 192.0.2.7/32 dev lo");
+    let mut agent = ChildBuilder::new(locate("enginetap"))
+        .args(["run", "--listen", "192.0.2.7:0"])
+        .netns(&ns)
+        .start();
+    let address = agent.wait_line("listening on ", SOON);
+    let address = address
+        .trim_start_matches("listening on ")
+        .parse()
+        .expect("an address");
+    let status = |path: &str| {
+        let reply = http::get_in(Some(ns.name()), address, path, &[]);
+        reply.expect("an answer").status
+    };
+    assert_eq!(status("/requests/slow"), 403);
+    assert_eq!(status("/targets"), 200);
+    agent.terminate(SOON);
 }

@@ -15,6 +15,7 @@ use crate::protocol::events::StreamFraming;
 use crate::protocol::kind::EventKind;
 use crate::protocol::reply::{ReplyFacts, model_ids, read_reply};
 use crate::protocol::tail::{TailFacts, read_tail};
+use crate::slow::SlowRequest;
 use crate::stalls::Charge;
 use crate::vocab::{
     Class, Gaps, Outcome, Phase, RequestEnd, StallPhase, Status, Streaming, TokenSource, Tokens,
@@ -166,6 +167,8 @@ impl Ingest {
         };
         if usable && class == Class::Inference {
             self.charge(end, &entry, outcome, stream);
+            let slow = slow_request(end, &entry, outcome, route, status);
+            self.slow.add(WorkloadId(entry.workload), outcome, slow);
         }
         self.store.request_ended(&RequestEnd {
             workload: WorkloadId(entry.workload),
@@ -266,6 +269,41 @@ impl Ingest {
             self.store.lost_events(WorkloadId(id), w.lost_events);
         }
     }
+}
+
+/// A request as `/requests/slow` shows it.
+fn slow_request(
+    end: &End,
+    entry: &Entry,
+    outcome: Outcome,
+    route: &'static str,
+    status: Status,
+) -> SlowRequest {
+    let since = |at: u64| (at > end.start_ns).then(|| (at - end.start_ns) as f64 / 1e9);
+    let ago = monotonic_ns().saturating_sub(end.end_ns) as f64 / 1e9;
+    let unix = std::time::SystemTime::now()
+        .duration_since(std::time::SystemTime::UNIX_EPOCH)
+        .map_or(0.0, |t| t.as_secs_f64());
+    let mut request = SlowRequest {
+        ended: unix - ago,
+        seconds: end.end_ns.saturating_sub(end.start_ns) as f64 / 1e9,
+        read_seconds: since(end.read_ns),
+        head_seconds: since(end.head_ns),
+        first_token_seconds: entry.stream.first_token_ns.and_then(since),
+        route,
+        outcome: outcome.as_str(),
+        status: match status {
+            Status::Code(code) => Some(code),
+            _ => None,
+        },
+        pid: end.owner.tgid,
+        host_stall_seconds: None,
+        stall_seconds: std::collections::BTreeMap::new(),
+    };
+    if let Some(charge) = Charge::of(end) {
+        request.held_up_by(&charge.stall);
+    }
+    request
 }
 
 fn unary_facts(entry: &mut Entry, tail: &[u8], chunked: bool) -> ReplyFacts {

@@ -22,6 +22,7 @@ use crate::bpf::tables::Tables;
 use crate::engines;
 use crate::metrics::input::KernelHistogram;
 use crate::metrics::{ResponseHead, Store};
+use crate::slow::Slow;
 use crate::stalls::{FirstToken, RoleClocks};
 use crate::vocab::{Class, Engine, StallPhase, Status, Streaming, WorkloadId};
 use enginetap_ebpf::hist::READ_DELAY_BUCKETS;
@@ -98,6 +99,8 @@ pub struct Ingest {
     pub overflow: u64,
     /// How long processes were held up, by workload and role.
     pub clocks: RoleClocks,
+    /// The worst requests of late.
+    pub slow: Slow,
 }
 
 /// Monotonic time as the kernel programs tell it.
@@ -134,6 +137,7 @@ impl Ingest {
             lost_checked: Instant::now(),
             overflow: 0,
             clocks: RoleClocks::default(),
+            slow: Slow::default(),
         }
     }
 
@@ -302,6 +306,7 @@ impl Ingest {
     pub fn forget(&mut self, workload: WorkloadId) {
         self.known.remove(&workload.0);
         self.clocks.forget(workload);
+        self.slow.forget(workload);
         self.store.remove_workload(workload);
     }
 

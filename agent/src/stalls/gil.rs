@@ -3,13 +3,9 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use object::{Object, ObjectSegment, ObjectSymbol};
-
-/// Largest file that is looked into; an interpreter has some 10 MB.
-const FILE_MOST: u64 = 256 << 20;
+use object::{Object, ObjectSegment, ObjectSymbol, ReadCache};
 
 /// Where `_PyRuntime` lies in a file: its address and its size.
 type Place = Option<(u64, u64)>;
@@ -79,18 +75,13 @@ fn parse(line: &str, wanted: impl Fn(&str) -> bool) -> Option<Mapped> {
     })
 }
 
-/// Where the symbol lies, from the address the file's first page is loaded at on.
+/// Where the symbol lies, from the address the file's first page is loaded at on. Only the parts of
+/// the file that are looked into are read.
 fn place(path: &PathBuf) -> Place {
-    let file = File::open(path).ok()?;
-    if file.metadata().ok()?.len() > FILE_MOST {
-        return None;
-    }
-    let mut data = Vec::new();
-    file.take(FILE_MOST).read_to_end(&mut data).ok()?;
-    let elf = object::File::parse(&*data).ok()?;
+    let file = ReadCache::new(File::open(path).ok()?);
+    let elf = object::File::parse(&file).ok()?;
     let symbol = elf
         .dynamic_symbols()
-        .chain(elf.symbols())
         .find(|s| s.is_definition() && s.name() == Ok("_PyRuntime"))?;
     let first = elf.segments().map(|s| s.address()).min()?;
     let first = first & !0xfff;

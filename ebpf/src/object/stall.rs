@@ -215,6 +215,43 @@ fn flag(task: *const u8, at: u32) -> bool {
     byte >> (at & 7) & 1 != 0
 }
 
+/// The number of a task.
+///
+/// # Safety
+/// A task that a hook was given: the kernel lets its fields be read as they are.
+#[inline(always)]
+unsafe fn pid_of(task: *const u8) -> u32 {
+    // Constant once the object is loaded.
+    let at = offset!(task_pid);
+    // SAFETY: the caller's promise.
+    unsafe { *(task.wrapping_add(at) as *const u32) }
+}
+
+#[inline(always)]
+fn control(task: *const u8) -> u64 {
+    read(task, offset!(task_jobctl))
+}
+
+#[inline(always)]
+fn in_memstall(task: *const u8) -> bool {
+    flag(task, offset!(task_in_memstall) as u32)
+}
+
+#[inline(always)]
+fn in_iowait(task: *const u8) -> bool {
+    flag(task, offset!(task_in_iowait) as u32)
+}
+
+#[inline(always)]
+fn call_of(regs: *const u8) -> u64 {
+    read(regs, offset!(regs_call))
+}
+
+#[inline(always)]
+fn first_argument(regs: *const u8) -> u64 {
+    read(regs, offset!(regs_first))
+}
+
 /// Whether the control group of a task has no quota left.
 #[inline(always)]
 fn throttled(task: *const u8) -> bool {
@@ -260,8 +297,8 @@ fn is_futex(call: u64) -> bool {
 pub fn stall_switch(ctx: BtfTracePointContext) -> i32 {
     let next: *const u8 = ctx.arg(2);
     let prev_pid = bpf_get_current_pid_tgid() as u32;
-    // SAFETY: a task that the hook is given; the offset is constant once the object is loaded.
-    let next_pid: u32 = unsafe { *(next.wrapping_add(offset!(task_pid)) as *const u32) };
+    // SAFETY: a task that the hook is given.
+    let next_pid = unsafe { pid_of(next) };
     let (off, on) = (watched(prev_pid), watched(next_pid));
     if !off && !on {
         return 0;
@@ -300,28 +337,27 @@ unsafe fn switch_out(
             return;
         }
         (*t).flags |= thread_flag::ASLEEP;
-        let control: u64 = read(task, offset!(task_jobctl));
-        if state & (STOPPED | FROZEN) != 0 || control & TRAP_FREEZE != 0 {
+        if state & (STOPPED | FROZEN) != 0 || control(task) & TRAP_FREEZE != 0 {
             stall_shift(t, cause::STOPPED, at);
             return;
         }
-        if (*t).flags & thread_flag::RECLAIMS != 0 || flag(task, offset!(task_in_memstall) as u32) {
+        if (*t).flags & thread_flag::RECLAIMS != 0 || in_memstall(task) {
             stall_shift(t, cause::RECLAIM, at);
             return;
         }
         // Of an exception, as a page fault is one, there is no system call.
-        let call: u64 = read(regs, offset!(regs_call));
+        let call = call_of(regs);
         if call as i64 == -1 && (state & UNINTERRUPTIBLE != 0) {
             stall_shift(t, cause::PAGE_FAULT, at);
             return;
         }
-        if flag(task, offset!(task_in_iowait) as u32) {
+        if in_iowait(task) {
             stall_shift(t, cause::BLOCK_IO, at);
             return;
         }
         let turn = (*t).flags & thread_flag::TURN != 0;
         if is_futex(call) {
-            let at_word: u64 = read(regs, offset!(regs_first));
+            let at_word = first_argument(regs);
             let gil = (*t).serving.gil;
             let to = if gil[0] != 0 && at_word >= gil[0] && at_word < gil[1] {
                 cause::GIL
@@ -371,7 +407,7 @@ unsafe fn switch_in(t: *mut Thread) {
 pub fn stall_wakeup(ctx: BtfTracePointContext) -> i32 {
     let task: *const u8 = ctx.arg(0);
     // SAFETY: as in `stall_switch`.
-    let pid: u32 = unsafe { *(task.wrapping_add(offset!(task_pid)) as *const u32) };
+    let pid = unsafe { pid_of(task) };
     if watched(pid)
         && let Some(t) = THREADS.get_ptr_mut(pid)
     {
@@ -481,7 +517,7 @@ pub fn serves(process: ProcessKey) {
     };
     // SAFETY: a live map value of plain integers.
     let fresh = Thread::new(unsafe { *known });
-    if THREADS.insert(pid, &fresh, NO_EXIST).is_ok() {
+    if THREADS.insert(pid, fresh, NO_EXIST).is_ok() {
         watch_task(pid);
     }
 }
