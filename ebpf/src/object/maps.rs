@@ -87,11 +87,7 @@ pub static AHEAD: HashMap<AheadKey, Ahead> = HashMap::with_max_entries(2048, NO_
 #[map]
 pub static AHEAD_TMP: PerCpuArray<Ahead> = PerCpuArray::with_max_entries(1, 0);
 
-/// Tasks that serve, one bit each, up to the most that Linux numbers. Changed by atomics.
-#[map]
-pub static TASKS: Array<u64> = Array::with_max_entries(65_536, 0);
-
-/// The same, by number. Made by the agent and the owner hook, changed by the scheduler's hooks.
+/// Threads that serve, by number. Made by the agent and the owner hook, changed by the scheduler's hooks.
 #[map]
 pub static THREADS: HashMap<u32, Thread> = HashMap::with_max_entries(16_384, NO_PREALLOC);
 

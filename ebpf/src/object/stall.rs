@@ -6,6 +6,7 @@
 
 use core::ffi::c_void;
 
+use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::task_struct;
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 use aya_ebpf::helpers::generated::{bpf_probe_read_kernel, bpf_task_pt_regs};
@@ -22,7 +23,7 @@ use enginetap_ebpf::atomics::cas;
 
 use super::flows::{change_bits, set_bits};
 use super::kernel::{now, offset, read};
-use super::maps::{CLOCKS, SERVING, SET_OF, TASKS, THREADS};
+use super::maps::{CLOCKS, SERVING, SET_OF, THREADS};
 
 const NO_EXIST: u64 = 1;
 /// Attempts to move a word that others move too.
@@ -37,37 +38,44 @@ const FROZEN: u32 = 0x8000;
 /// A bit of `jobctl`: the task waits in the freezer of control groups v2.
 const TRAP_FREEZE: u64 = 1 << 23;
 
+/// Words of [`TASKS`]: Linux numbers 4 Mi tasks at most.
+const TASK_WORDS: usize = 1 << 16;
+
+/// Tasks that serve, one bit each, by their number. Changed by atomics. A variable of the object and
+/// no map of its own: every switch of tasks reads two words here, without a call or a comparison.
+#[unsafe(no_mangle)]
+static mut TASKS: [u64; TASK_WORDS] = [0; TASK_WORDS];
+
 /// The word and the bit of a task.
 #[inline(always)]
-fn task_bit(pid: u32) -> (Option<*mut u64>, u64) {
-    (TASKS.get_ptr_mut(pid >> 6), 1u64 << (pid & 63))
+fn task_bit(pid: u32) -> (*mut u64, u64) {
+    let at = (pid >> 6) as usize & (TASK_WORDS - 1);
+    // SAFETY: the index is masked.
+    let word = unsafe { (&raw mut TASKS as *mut u64).add(at) };
+    (word, 1u64 << (pid & 63))
 }
 
 #[inline(always)]
 fn watched(pid: u32) -> bool {
     let (word, bit) = task_bit(pid);
-    // SAFETY: a live map value.
-    word.is_some_and(|w| unsafe { *w } & bit != 0)
+    // SAFETY: a live word; others change it by atomics.
+    unsafe { word.read_volatile() & bit != 0 }
 }
 
 /// Marks a task as watched.
 #[inline(always)]
 pub fn watch_task(pid: u32) {
     let (word, bit) = task_bit(pid);
-    if let Some(word) = word {
-        // SAFETY: a live map value.
-        unsafe { set_bits(word, bit) };
-    }
+    // SAFETY: a live word.
+    unsafe { set_bits(word, bit) };
 }
 
 /// Leaves a task alone again.
 #[inline(always)]
 pub fn leave_task(pid: u32) {
     let (word, bit) = task_bit(pid);
-    if let Some(word) = word {
-        // SAFETY: a live map value.
-        unsafe { change_bits(word, 0, bit) };
-    }
+    // SAFETY: a live word.
+    unsafe { change_bits(word, 0, bit) };
 }
 
 /// A change of a word.
@@ -295,30 +303,36 @@ fn is_futex(call: u64) -> bool {
 /// Hook: `sched_switch(preempt, prev, next, prev_state)`, the state since 5.18.
 #[btf_tracepoint(function = "sched_switch")]
 pub fn stall_switch(ctx: BtfTracePointContext) -> i32 {
-    let next: *const u8 = ctx.arg(2);
-    let prev_pid = bpf_get_current_pid_tgid() as u32;
-    // SAFETY: a task that the hook is given.
-    let next_pid = unsafe { pid_of(next) };
-    let (off, on) = (watched(prev_pid), watched(next_pid));
-    if !off && !on {
-        return 0;
-    }
-    if off {
-        let prev: *const u8 = ctx.arg(1);
-        let (preempted, state): (u64, u32) = (ctx.arg(0), ctx.arg(3));
-        if let Some(t) = THREADS.get_ptr_mut(prev_pid) {
-            // SAFETY: the hook's own task, and a live map value.
-            unsafe {
-                let regs = bpf_task_pt_regs(prev as *mut task_struct) as *const u8;
-                switch_out(t, prev, regs, preempted & 0xff != 0, state);
-            }
-        }
-    }
-    if on && let Some(t) = THREADS.get_ptr_mut(next_pid) {
-        // SAFETY: a live map value.
-        unsafe { switch_in(t) };
+    let (prev, next): (*const u8, *const u8) = (ctx.arg(1), ctx.arg(2));
+    // SAFETY: tasks that the hook is given.
+    let (prev, next) = unsafe { (pid_of(prev), pid_of(next)) };
+    if watched(prev) || watched(next) {
+        // SAFETY: the hook's own context.
+        unsafe { switch(ctx.as_ptr(), prev, next) };
     }
     0
+}
+
+/// A switch that concerns a watched task; kept apart, so that others save no registers for it.
+#[inline(never)]
+unsafe fn switch(ctx: *mut c_void, prev_pid: u32, next_pid: u32) {
+    // SAFETY: the caller's promise; live map values.
+    unsafe {
+        let ctx = BtfTracePointContext::new(ctx);
+        if watched(prev_pid)
+            && let Some(t) = THREADS.get_ptr_mut(prev_pid)
+        {
+            let prev: *const u8 = ctx.arg(1);
+            let (preempted, state): (u64, u32) = (ctx.arg(0), ctx.arg(3));
+            let regs = bpf_task_pt_regs(prev as *mut task_struct) as *const u8;
+            switch_out(t, prev, regs, preempted & 0xff != 0, state);
+        }
+        if watched(next_pid)
+            && let Some(t) = THREADS.get_ptr_mut(next_pid)
+        {
+            switch_in(t);
+        }
+    }
 }
 
 #[inline(always)]
