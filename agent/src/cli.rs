@@ -46,6 +46,9 @@ pub struct RunFlags {
     /// Whether processes without a profile are recognised by answering an inference route [default: on].
     #[arg(long, value_name = "on|off")]
     pub recognise: Option<String>,
+    /// Whether it is told what held requests up; off attaches no hook to the scheduler [default: on].
+    #[arg(long, value_name = "on|off")]
+    pub stalls: Option<String>,
     /// error, warn, info, debug or trace [default: info].
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<String>,
@@ -83,6 +86,7 @@ impl RunFlags {
             r#match: list(&self.matches),
             exclude: list(&self.exclude),
             recognise: self.recognise.clone(),
+            stalls: self.stalls.clone(),
             log_level: self.log_level.clone(),
             series_budget: self.series_budget,
             models_per_workload: self.models_per_workload,

@@ -27,6 +27,8 @@ pub struct FileConfig {
     pub exclude: Option<Vec<String>>,
     /// Whether engines are recognised without a rule: `on` or `off`.
     pub recognise: Option<String>,
+    /// Whether stalls are told, which needs hooks on the scheduler: `on` or `off`.
+    pub stalls: Option<String>,
     /// `error`, `warn`, `info`, `debug` or `trace`.
     pub log_level: Option<String>,
     /// Most series of the agent's own.
@@ -129,6 +131,8 @@ pub struct Settings {
     pub rules: RuleSet,
     /// Whether engines are recognised without a rule.
     pub recognise: Switch,
+    /// Whether stalls are told.
+    pub stalls: Switch,
     /// How much is logged.
     pub log_level: LogLevel,
     /// Most series of the agent's own.
@@ -149,6 +153,7 @@ impl Default for Settings {
             listen: SocketAddr::from(([127, 0, 0, 1], 9469)),
             rules: RuleSet::default(),
             recognise: Switch::On,
+            stalls: Switch::On,
             log_level: LogLevel::Info,
             series_budget: 200_000,
             models_per_workload: 64,
@@ -180,6 +185,7 @@ impl Settings {
         set_all(&mut self.rules.excludes, said.exclude, Rule::parse_exclude)
             .with_context(|| wrong("exclude"))?;
         set(&mut self.recognise, said.recognise, str::parse).with_context(|| wrong("recognise"))?;
+        set(&mut self.stalls, said.stalls, str::parse).with_context(|| wrong("stalls"))?;
         set(&mut self.log_level, said.log_level, str::parse).with_context(|| wrong("log-level"))?;
         if let Some(budget) = said.series_budget {
             self.series_budget = above_0(budget).with_context(|| wrong("series-budget"))?;

@@ -4,6 +4,7 @@
 use enginetap_ebpf::abi::offsets::MISSING;
 
 use crate::bpf::load;
+use crate::config::Switch;
 use crate::probes::{PROBES, State};
 
 /// A capability, its bit, and the feature that needs it.
@@ -81,7 +82,7 @@ fn report() -> (String, bool) {
         }
     }
     out += "\nhooks\n";
-    match load::load() {
+    match load::load(Switch::On) {
         Ok(loaded) => {
             for probe in PROBES {
                 let Some(v) = loaded.verdicts.get(probe.name) else {

@@ -71,7 +71,7 @@ impl Agent {
             behind,
             control,
             ..
-        } = load::load()?;
+        } = load::load(settings.stalls)?;
         let ring = Ring::take(&mut ebpf)?;
         let tables = Tables::take(&mut ebpf)?;
         let flows = FlowsView::of(&tables)?;

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use enginetap_tests::guard::{Agent, Cgroup, Child, ChildBuilder, NetNs, locate};
+use enginetap_tests::guard::{Agent, Cgroup, Child, ChildBuilder, Engine, Load, NetNs, locate};
 use enginetap_tests::http;
 use enginetap_tests::page::Page;
 use enginetap_tests::scene::{SOON, agent_for, port};
@@ -540,4 +540,28 @@ fn single_requests_are_not_shown_to_other_nodes() {
     assert_eq!(status("/requests/slow"), 403);
     assert_eq!(status("/targets"), 200);
     agent.terminate(SOON);
+}
+
+#[test]
+fn stalls_that_are_turned_off_attach_nothing_to_the_scheduler_and_say_so() {
+    let engine = Engine::start();
+    let rule = format!("port={},engine=vllm", engine.address().port());
+    let agent = Agent::builder()
+        .matching(&rule)
+        .args(["--stalls", "off"])
+        .start();
+    Load::run(None, engine.address(), ["-m", "3"]);
+    let page = agent.wait_for(SOON, |p| {
+        p.value("enginetap_requests_total", &[OURS]) >= 3.0
+    });
+    for probe in ["stall_switch", "stall_wakeup", "memcg_on"] {
+        let labels = [
+            ("probe", probe),
+            ("state", "not_applicable"),
+            ("reason", "turned_off"),
+        ];
+        page.assert_value("enginetap_probe_state", &labels, 1.0);
+    }
+    page.assert_value("enginetap_request_host_stall_seconds_total", &[OURS], 0.0);
+    agent.stop();
 }

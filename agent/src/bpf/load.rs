@@ -11,6 +11,7 @@ use aya::{Btf, Ebpf, EbpfLoader};
 use enginetap_ebpf::abi::offsets::{MISSING, Offsets};
 
 use super::btf::Types;
+use crate::config::Switch;
 use crate::probes::{Kind, PROBES, Probe, State, Verdict};
 
 /// The kernel object, built beside the agent.
@@ -68,8 +69,9 @@ pub fn only(names: &[&str]) -> Result<Ebpf> {
     Ok(ebpf)
 }
 
-/// Loads the object. The tap and the control program are needed; every other hook may fail.
-pub fn load() -> Result<Loaded> {
+/// Loads the object. The tap and the control program are needed; every other hook may fail. Those on
+/// the scheduler are left out when `stalls` is off.
+pub fn load(stalls: Switch) -> Result<Loaded> {
     let (mut ebpf, btf, offsets) = open()?;
     let wire = load_filter(&mut ebpf, "wire_tap")?;
     let entry = behind(&mut ebpf)?;
@@ -79,6 +81,9 @@ pub fn load() -> Result<Loaded> {
     for probe in PROBES {
         let verdict = match probe.kind {
             Kind::SocketFilter => Verdict::ok(),
+            _ if probe.is_for_stalls() && stalls == Switch::Off => {
+                Verdict::turned_off("--stalls off")
+            }
             _ => attach(&mut ebpf, &btf, probe, &offsets, &verdicts),
         };
         if verdict.state == State::Broken {
@@ -215,7 +220,7 @@ mod tests {
 
     #[test]
     fn the_object_loads_and_every_hook_has_a_verdict() {
-        let loaded = match load() {
+        let loaded = match load(Switch::On) {
             Ok(loaded) => loaded,
             Err(error) => panic!("{error:#}"),
         };

@@ -28,6 +28,15 @@ pub struct Probe {
     pub gives: &'static str,
 }
 
+impl Probe {
+    /// Whether it serves nothing but stalls.
+    pub fn is_for_stalls(&self) -> bool {
+        ["stall_", "reclaim_", "memcg_", "compact_"]
+            .iter()
+            .any(|begin| self.name.starts_with(begin))
+    }
+}
+
 const SOCK: &[&str] = &[
     "sock_common.skc_family",
     "sock_common.skc_num",
@@ -242,6 +251,15 @@ impl Verdict {
             state: State::Broken,
             reason,
             detail,
+        }
+    }
+
+    /// It was not wanted.
+    pub fn turned_off(by: &str) -> Verdict {
+        Verdict {
+            state: State::NotApplicable,
+            reason: "turned_off",
+            detail: by.to_owned(),
         }
     }
 

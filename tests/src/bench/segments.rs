@@ -105,7 +105,7 @@ fn prepare(inum: u32) -> Bench {
     let listener = TcpListener::bind(("127.0.0.1", PORT)).expect("listen");
     let mut stream = TcpStream::connect(("127.0.0.1", PORT)).expect("connect");
     let (mut accepted, peer) = listener.accept().expect("accept");
-    let mut loaded = load().expect("the object loads");
+    let mut loaded = load(enginetap::config::Switch::Off).expect("the object loads");
     let ring = Ring::take(&mut loaded.ebpf).expect("ring");
     let mut tables = Tables::take(&mut loaded.ebpf).expect("maps");
     let key = ListenerKey {
