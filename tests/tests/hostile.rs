@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Stdio};
 
 use enginetap::protocol::errors;
-use enginetap::vocab::{Class, Engine, Outcome, Phase, Streaming, Tier, TokenSource};
+use enginetap::vocab::{
+    Class, Engine, Outcome, Phase, Role, StallCause, StallPhase, Streaming, Tier, TokenSource,
+};
 use enginetap_tests::garbage::Random;
 use enginetap_tests::guard::Agent;
 use enginetap_tests::page::{Page, Sample};
@@ -50,7 +52,13 @@ fn closed(label: &str, value: &str) -> bool {
         "class" => labels_of(Class::ALL, Class::as_str, value),
         "outcome" => labels_of(Outcome::ALL, Outcome::as_str, value),
         "streaming" => labels_of(Streaming::ALL, Streaming::as_str, value),
-        "phase" => labels_of(Phase::ALL, Phase::as_str, value),
+        "phase" => {
+            labels_of(Phase::ALL, Phase::as_str, value)
+                || labels_of(StallPhase::ALL, StallPhase::as_str, value)
+        }
+        "cause" => labels_of(StallCause::ALL, StallCause::as_str, value),
+        "domain" => labels_of(StallCause::ALL, StallCause::domain, value),
+        "role" => labels_of(Role::ALL, Role::as_str, value),
         "source" => labels_of(TokenSource::ALL, TokenSource::as_str, value),
         "route" => one_of(&[CHAT, "/v1/models", "other"], value),
         "status" => one_of(&["200", "400", "404", "499", "500", "504", "none"], value),
@@ -62,6 +70,7 @@ fn closed(label: &str, value: &str) -> bool {
                 "FLOWS",
                 "LISTENERS",
                 "PROCS",
+                "THREADS",
                 "flows",
                 "listeners",
                 "processes",

@@ -84,22 +84,7 @@ pub fn empty_program() -> Result<OwnedFd> {
         ..Load::default()
     };
     // SAFETY: `attr` describes `code`, and both live through the call.
-    let r = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            BPF_PROG_LOAD,
-            std::ptr::from_ref(&attr),
-            size_of::<Load>() as libc::c_long,
-        )
-    };
-    if r < 0 {
-        bail!(
-            "cannot load an empty program: {}",
-            std::io::Error::last_os_error()
-        );
-    }
-    // SAFETY: a descriptor that was just opened and has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(r as i32) })
+    unsafe { bpf(BPF_PROG_LOAD, &attr) }
 }
 
 /// The fields of `union bpf_attr` that loading a tracing program takes.

@@ -73,6 +73,7 @@ impl Tables {
             of("FLOWS", self.flows.map().fd().as_fd()),
             of("LISTENERS", self.listeners.map().fd().as_fd()),
             of("PROCS", self.procs.map().fd().as_fd()),
+            of("THREADS", self.threads.map().fd().as_fd()),
         ]
         .into_iter()
         .flatten()
