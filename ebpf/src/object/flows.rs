@@ -14,8 +14,9 @@ use super::maps::{
 };
 
 const NO_EXIST: u64 = 1;
-/// Attempts to take a lock after the first one failed.
-const LOCK_TRIES: u32 = 8192;
+/// Attempts to take a lock after the first one failed: well below a millisecond on a machine of its own, and more
+/// than a virtual processor that holds one is usually away. The kernel's own locks wait without end.
+const LOCK_TRIES: u32 = 65_536;
 
 /// The cell of a port and its bit.
 #[inline(always)]
