@@ -130,22 +130,27 @@ async fn slow(
         return (StatusCode::FORBIDDEN, text).into_response();
     }
     let inventory = hold(&shared.inventory).clone();
-    let ingest = hold(&shared.ingest);
+    // Copied first: the numbers wait for whoever holds their lock.
+    let found: Vec<_> = {
+        let ingest = hold(&shared.ingest);
+        let ids = inventory.workloads.keys();
+        ids.map(|id| ingest.slow.of(*id)).collect()
+    };
     let workloads: Vec<serde_json::Value> = inventory
         .workloads
-        .iter()
-        .map(|(id, w)| {
+        .values()
+        .zip(found)
+        .filter(|(_, requests)| !requests.is_empty())
+        .map(|(w, requests)| {
             serde_json::json!({
                 "namespace": w.identity.namespace,
                 "pod": w.identity.pod,
                 "container": w.identity.container,
                 "engine": w.identity.engine.as_str(),
-                "requests": ingest.slow.of(*id),
+                "requests": requests,
             })
         })
-        .filter(|w| w["requests"].as_array().is_some_and(|r| !r.is_empty()))
         .collect();
-    drop(ingest);
     (
         [(header::CONTENT_TYPE, "application/json")],
         serde_json::json!({ "workloads": workloads }).to_string(),

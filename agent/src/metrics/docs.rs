@@ -52,7 +52,7 @@ empty, unit or executable), `engine` and `tier` in front of the labels named bel
   cgroup from before it was watched included; a cgroup made anew goes on from the sum.
 - `enginetap_coverage` of aspect `stalls`: `full`; `partial` with `cgroup_v1` or `no_psi` (no
   pressure), `no_own_cgroup` (a plain executable), `cgroup_out_of_reach` (not under the agent's
-  cgroup mounts), or `context_only` (the hooks on the scheduler do not work here); `none` with
+  cgroup mounts), or `context_only` (the hooks on the scheduler do not work or are off); `none` with
   `not_read` (yet), or when both the hooks and the context are missing.
 - Stalls are those of serving threads: the main thread of each watched process, and threads that
   have read from a watched connection. A clock runs while at least one of them is held up, and is

@@ -97,7 +97,7 @@ pub mod thread_flag {
     pub const ASLEEP: u32 = 1;
     /// It sleeps in a poll call.
     pub const POLLS: u32 = 1 << 1;
-    /// It has come back from a poll call, and read from a watched connection at some time.
+    /// It is a loop's and has come back from its poll call.
     pub const TURN: u32 = 1 << 2;
     /// It frees memory.
     pub const RECLAIMS: u32 = 1 << 3;

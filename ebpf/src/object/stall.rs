@@ -28,6 +28,8 @@ use super::maps::{CLOCKS, SERVING, SET_OF, THREADS};
 const NO_EXIST: u64 = 1;
 /// Attempts to move a word that others move too.
 const TRIES: u32 = 32;
+/// Threads that a word can count.
+const COUNT_MOST: u64 = u64::MAX >> TIME_BITS;
 
 const INTERRUPTIBLE: u32 = 1;
 const UNINTERRUPTIBLE: u32 = 2;
@@ -93,7 +95,11 @@ unsafe fn try_turn(t: &Turn) -> bool {
     unsafe {
         let old = t.word.read_volatile();
         let n = old >> TIME_BITS;
-        let count = n.wrapping_add(t.add as u64);
+        // One that was never counted is not taken off, and a full number stays: a word that came
+        // round would run for ever.
+        let refused = ((n == 0) & (t.add < 0)) | ((n == COUNT_MOST) & (t.add > 0));
+        let add = (t.add as u64).wrapping_mul(!refused as u64);
+        let count = n.wrapping_add(add);
         // The clock begins to run when the number leaves 0, and stands when it returns to it.
         let begins = ((n == 0) & (count != 0)) as u64;
         let ends = ((n != 0) & (count == 0)) as u64;
